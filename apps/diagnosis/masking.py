@@ -1,0 +1,1 @@
+"""Secrets out of output, before it is stored or shown."""

@@ -1,0 +1,199 @@
+"""The frozen values that facts parse into. Units stand in the names; None is unknown. All JSON-able by `dataclasses.asdict`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Machine:
+    hostname: str | None = None
+    model: str | None = None  # product name, e.g. "NVIDIA DGX Spark"
+    arch: str | None = None  # uname -m
+    os: str | None = None  # PRETTY_NAME
+    kernel: str | None = None
+    uptime_s: float | None = None
+    boot_id: str | None = None
+    clock_unix_s: float | None = None  # the node's clock when asked
+    virtualization: str | None = None  # lxc, docker, kvm, none
+    user: str | None = None
+    uid: int | None = None
+    home: str | None = None
+    shell: str | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    available_bytes: int | None = None
+    cached_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_free_bytes: int | None = None
+    cma_total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    name: str | None = None
+    bus_id: str | None = None
+    uuid: str | None = None
+    memory_total_mib: int | None = None  # None on unified-memory parts
+    memory_used_mib: int | None = None
+    unified: bool = False  # memory is the machine's own (GB10)
+    util_pct: int | None = None
+    temp_c: int | None = None
+    power_w: float | None = None
+    power_cap_w: float | None = None
+    clock_mhz: int | None = None
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    pid: int
+    name: str | None = None
+    mib: int | None = None
+    type: str | None = None  # C, G, C+G
+    gpu: int | None = None
+    container: str | None = None  # name, if its cgroup says so
+    unit: str | None = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    driver: str | None = None
+    cuda: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    problem: str | None = None  # a reason of diagnosis.reasons, e.g. driver_mismatch, no_driver
+
+
+@dataclass(frozen=True)
+class Disk:
+    mount: str
+    filesystem: str | None = None
+    size_bytes: int | None = None
+    used_bytes: int | None = None
+    available_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Docker:
+    present: bool = False
+    server_version: str | None = None
+    client_version: str | None = None
+    runtimes: tuple[str, ...] = ()
+    problem: str | None = None  # docker_missing, docker_denied, docker_down …
+
+
+@dataclass(frozen=True)
+class Container:
+    name: str
+    id: str | None = None
+    image: str | None = None
+    image_id: str | None = None
+    state: str | None = None  # created running paused restarting exited dead
+    status: str | None = None  # docker's own words
+    health: str | None = None
+    exit_code: int | None = None
+    restarts: int | None = None
+    restart_policy: str | None = None
+    started_at: str | None = None  # RFC 3339, as docker says it
+    pid: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    ports: tuple[str, ...] = ()
+    memory_bytes: int | None = None  # GPU memory of its processes plus what its cgroup says, if known
+
+
+@dataclass(frozen=True)
+class Image:
+    ref: str | None  # repository:tag, None when dangling
+    id: str | None = None
+    digest: str | None = None
+    arch: str | None = None
+    size_bytes: int | None = None
+    created: str | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    name: str
+    description: str | None = None
+    load: str | None = None
+    active: str | None = None
+    sub: str | None = None
+    enabled: str | None = None  # enabled disabled static masked …
+    containers: tuple[str, ...] = ()  # names that its ExecStart starts
+    exec_start: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    ip: str
+    prefix: int | None = None
+    family: str = "inet"
+    link_local: bool = False
+
+
+@dataclass(frozen=True)
+class Interface:
+    name: str
+    up: bool | None = None
+    mtu: int | None = None
+    speed_mbps: int | None = None
+    physical: bool | None = None  # /sys/class/net/<if>/device exists
+    addresses: tuple[Address, ...] = ()
+    mac: str | None = None
+    role: str | None = None  # fabric, management, ignore
+
+
+@dataclass(frozen=True)
+class Hca:
+    name: str
+    port: int = 1
+    state: str | None = None  # ACTIVE, DOWN, INIT
+    physical_state: str | None = None  # LinkUp, Disabled, Polling
+    rate_gbps: float | None = None
+    netdev: str | None = None
+    link_layer: str | None = None
+    gid_index: int | None = None
+
+
+@dataclass(frozen=True)
+class Listener:
+    address: str
+    port: int
+    pid: int | None = None
+    program: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    path: str
+    bytes: int | None = None  # logical size of all files, symlinks followed
+    shards: int | None = None  # weight files found
+    shards_expected: int | None = None  # by the index or the -of-NNNNN names
+    complete: bool | None = None
+    config: dict[str, Any] | None = None  # config.json, parsed
+    weights_bytes: int | None = None  # sum of the weight files
+
+
+@dataclass(frozen=True)
+class Software:
+    """What is inside a container, an image or a venv."""
+
+    where: str  # container:NAME, image:REF, venv:PATH
+    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl
+    cuda_arch_list: str | None = None
+    image_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Privileges:
+    sudo: str | None = None  # all, some, password, none
+    docker_group: bool | None = None
+    linger: bool | None = None
+    remove_ipc: bool | None = None

@@ -1,0 +1,130 @@
+"""What a plan is made of. The stored plan is what runs; its digest is over the canonical JSON of all of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from apps.shell import Secret
+
+
+@dataclass(frozen=True)
+class Step:
+    """One leased piece of a run on one node.
+
+    kind:
+      note    nothing to do; `why` says so (a stated reason, decision 12). Succeeds at once.
+      job     `script` runs as a detached job; exit code 0 is success.
+      serve   `script` runs as a detached job that is expected to stay; the step succeeds once it is started.
+              Its output is the log of `rank` and is followed until the run ends.
+      wait    `script` (cheap, repeatable) is run every `every_s` until `gate` says done or failed, or `within_s` passed.
+              `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
+      ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed logs
+              may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
+      smoke   one real chat completion at `url` for `model`.
+    """
+
+    key: str  # unique in the plan and stable, e.g. "cluster.ray-head.spark-1a32"
+    node: str
+    title: str
+    kind: str
+    script: str = ""
+    commands: tuple[str, ...] = ()  # what the preview shows: the same commands, readable; for `note` empty
+    why: str = ""
+    rank: int | None = None
+    gate: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
+    model: str = ""
+    max_tokens: int = 50
+    every_s: float = 1.0
+    within_s: float = 120.0
+    secrets: tuple[Secret, ...] = ()
+    follows: str = ""  # reader for this step's output: vllm, ray, "" (none)
+    undo: dict[str, Any] = field(default_factory=dict)  # what is needed to put it back, for Restore
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps of a stage run in parallel over nodes; steps of one node in order. All finish, every failure is reported."""
+
+    name: str  # shown
+    phase: str  # of states.md: preflight clearing cluster loading verifying stopping
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A check of the preflight. severity: stop (refuses the launch), consent (needs a tick), warn, fine."""
+
+    name: str  # a reason of diagnosis.reasons where it is one, else a finding's name
+    severity: str
+    title: str
+    node: str = ""
+    meaning: str = ""
+    remedy: str = ""
+    evidence: str = ""
+    clear: tuple[dict[str, Any], ...] = ()  # for consent: the Clear items that would settle it, as dicts
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The memory of one node after the launch, in bytes, in drawing order."""
+
+    node: str
+    total_bytes: int
+    segments: tuple[tuple[str, int], ...]  # (os|weights|graphs|kv|others|free, bytes)
+
+
+@dataclass(frozen=True)
+class Fit:
+    verdict: str  # fits, fits_after_clearing, does_not_fit, unknown
+    sentence: str
+    bars: tuple[Bar, ...] = ()
+    kv_tokens: int | None = None
+    largest: dict[str, Any] = field(default_factory=dict)  # the largest setting that fits
+
+
+@dataclass(frozen=True)
+class Plan:
+    story: str  # launch, relaunch, stop, clear, probe, restore
+    deployment: int
+    revision: int
+    nodes: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    fit: Fit | None = None
+    problems: tuple[Problem, ...] = ()
+    spec: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity in ("stop", "consent"))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of what will run: story, nodes, stages, spec. Measured figures (fit, problems' evidence) are left out, so
+        that two previews a second apart agree as long as the commands do."""
+        body = {"story": self.story, "deployment": self.deployment, "revision": self.revision, "nodes": self.nodes,
+                "stages": [asdict(stage) for stage in self.stages], "spec": self.spec}
+        return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"digest": self.digest}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Plan:
+        def step(s: dict[str, Any]) -> Step:
+            return Step(**{**s, "commands": tuple(s["commands"]), "secrets": tuple(Secret(**x) for x in s["secrets"])})
+
+        fit = body.get("fit")
+        return cls(
+            story=body["story"], deployment=body["deployment"], revision=body["revision"], nodes=tuple(body["nodes"]),
+            stages=tuple(Stage(s["name"], s["phase"], tuple(step(x) for x in s["steps"])) for s in body["stages"]),
+            fit=None if fit is None else Fit(
+                fit["verdict"], fit["sentence"],
+                tuple(Bar(b["node"], b["total_bytes"], tuple((n, v) for n, v in b["segments"])) for b in fit["bars"]),
+                fit["kv_tokens"], fit["largest"]),
+            problems=tuple(Problem(**{**p, "clear": tuple(p["clear"])}) for p in body["problems"]),
+            spec=body["spec"],
+        )
