@@ -1,0 +1,1 @@
+"""People, roles, tokens, sign-in links: who may do what, decided by one function."""

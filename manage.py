@@ -1,0 +1,32 @@
+#!/usr/bin/env python
+"""sparkweb's command line. The pure commands run before Django is set up: they need no settings, database or Redis."""
+
+import os
+import sys
+
+
+def pure_command(name: str, arguments: list[str]) -> int | None:
+    """Run a command that is a filter over bytes; None when `name` is none of them."""
+    if name == "parse":
+        from apps.facts.parsing import main
+    elif name == "explain":
+        from apps.diagnosis.explaining import main
+    elif name == "reasons":
+        from apps.diagnosis.reasons import main
+    elif name == "roles":
+        from apps.people.roles import main
+    else:
+        return None
+    return main(arguments, sys.stdin.buffer, sys.stdout)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        status = pure_command(sys.argv[1], sys.argv[2:])
+        if status is not None:
+            sys.stdout.flush()
+            sys.exit(status)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)

@@ -1,0 +1,1 @@
+"""Composition only: settings, urls, the ASGI and Celery applications, system checks, the supervisor."""
