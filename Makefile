@@ -1,0 +1,64 @@
+# What a person types. Each target says what it does; `make` alone lists them.
+PYTHON ?= python3
+PORT ?= 8000
+VAR ?= $(CURDIR)/var
+ONCE ?=
+# Arguments for pytest, such as TESTS="tests/plan -k fit".
+TESTS ?=
+# Test processes: one a core.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+bin := .venv/bin
+manage := $(bin)/python manage.py
+once := $(if $(filter-out 0 no false,$(ONCE)),--once)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test bench clean runtime engine
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+setup: ## make .venv with everything for tests and checks, by hash
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh requirements-dev.lock
+
+runtime:
+	@PYTHON="$(PYTHON)" sh scripts/setup.sh requirements.lock
+
+# The settings read these two; tests and checks must not see a person's own.
+demo demo-real up engine: export PORT := $(PORT)
+demo demo-real up engine: export VAR := $(VAR)
+
+demo: runtime ## the whole story on two pretend Sparks, then the dashboard (PORT, VAR; ONCE=1 ends after the story)
+	@exec $(manage) demo $(once)
+
+engine: runtime
+	@$(bin)/python scripts/real_engine.py
+
+demo-real: engine ## a real vLLM on CPU over a real OpenSSH server, through the product
+	@exec $(manage) demo --real $(once)
+
+up: runtime ## the product without pretend Sparks; the first page makes the administrator
+	@exec $(manage) up
+
+test: setup ## every test; what can't run on this machine is skipped and named at the end
+	@sh scripts/missing.sh
+	@$(bin)/python -m pytest -n $(JOBS) $(TESTS)
+
+check: setup ## style, types, import contracts, spelling, templates, migrations, deployment settings
+	@sh scripts/check.sh
+
+lock: ## write the lock files anew (UPGRADE=1 takes newer versions)
+	@sh scripts/lock.sh
+
+screenshots: setup ## every page, desktop and phone, light and dark, into var/screenshots/
+	@$(bin)/python -m pytest -n 0 tests/browser -m browser -k screenshots
+
+lab-test: setup ## the pretend Sparks alone
+	@$(bin)/python -m pytest -n $(JOBS) tests/lab $(TESTS)
+
+bench: setup ## the measurements in bench/
+	@$(bin)/python -m bench
+
+clean: ## remove .venv, state and caches (also an engine that was installed into var/)
+	rm -rf .venv var .mypy_cache .ruff_cache .import_linter_cache .hypothesis staticfiles
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
