@@ -1,0 +1,116 @@
+"""Deployment, Revision, Rank, and the consents that people gave to clear things out of its way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+from apps.inventory.models import Node
+from apps.plan.spec import Spec
+from apps.recipes.models import RecipeVersion
+
+
+class Deployment(models.Model):
+    """The state columns are written by deployments.state.settle() alone."""
+
+    class State(models.TextChoices):
+        DRAFT = "draft"
+        LAUNCHING = "launching"
+        SERVING = "serving"
+        DEGRADED = "degraded"
+        STOPPING = "stopping"
+        STOPPED = "stopped"
+        FAILED = "failed"
+        LOST = "lost"
+        UNREACHABLE = "unreachable"
+
+    name = models.CharField(max_length=63, unique=True)
+    recipe_version = models.ForeignKey(RecipeVersion, on_delete=models.PROTECT, null=True)
+    state = models.CharField(max_length=12, choices=State.choices, default=State.DRAFT)
+    reason = models.CharField(max_length=40, null=True, default=None)  # noqa: DJ001 - null is the API's "no reason"
+    phase = models.CharField(max_length=20, null=True, default=None)  # noqa: DJ001 - likewise
+    evidence = models.TextField(default="", blank=True)
+    flags: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    since = models.DateTimeField(auto_now_add=True)
+    served_at = models.DateTimeField(null=True)  # last time it was seen serving
+    on_rank_lost = models.CharField(max_length=8, default="stop")
+    version = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=80, default="")
+    archived_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("id",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        return f"/deployments/{self.pk}"
+
+    @property
+    def revision(self) -> Revision:
+        """The newest revision. A deployment is never without one."""
+        return self.revisions.latest("number")
+
+
+class Revision(models.Model):
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="revisions")
+    number = models.PositiveIntegerField()
+    body: models.JSONField[Any, Any] = models.JSONField()
+    reason = models.TextField(default="", blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.CharField(max_length=80, default="")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="revision_once")]
+        ordering = ("-number",)
+
+    def __str__(self) -> str:
+        return f"{self.deployment} r{self.number}"
+
+    @property
+    def spec(self) -> Spec:
+        return Spec.from_json(self.body)
+
+
+class Rank(models.Model):
+    """One engine process on one node, as the last run left it and the watch last saw it."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="ranks")
+    number = models.PositiveIntegerField()
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="ranks")
+    revision = models.ForeignKey(Revision, on_delete=models.CASCADE, related_name="+")
+    run_id = models.BigIntegerField()
+    container = models.CharField(max_length=128, default="", blank=True)
+    job_id = models.CharField(max_length=80, default="", blank=True)
+    boot_id = models.CharField(max_length=64, default="", blank=True)
+    state = models.CharField(max_length=12, default="starting")  # starting loading serving gone unknown
+    seen_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["deployment", "number"], name="rank_once")]
+        ordering = ("number",)
+
+    def __str__(self) -> str:
+        return f"{self.deployment} rank {self.number}"
+
+
+class Consent(models.Model):
+    """An editor agreed that this thing may be cleared for this deployment; an operator's relaunch may do exactly that again."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="consents")
+    node = models.CharField(max_length=63)
+    kind = models.CharField(max_length=10)
+    name = models.CharField(max_length=255)
+    disable = models.BooleanField(default=False)
+    given_by = models.CharField(max_length=80)
+    given_at = models.DateTimeField(auto_now_add=True)
+    reason = models.TextField(default="", blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["deployment", "node", "kind", "name"], name="consent_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} on {self.node}"

@@ -1,0 +1,1 @@
+"""What people know how to serve: versioned recipes, immutable once used."""

@@ -1,0 +1,174 @@
+"""Run, Step, and the output in chunks. The columns of the lease are the fence: every write of a worker names its token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+
+from apps.deployments.models import Deployment, Revision
+from apps.inventory.models import Node
+
+ACTIVE = ("queued", "reserving", "running")
+
+
+class Run(models.Model):
+    class State(models.TextChoices):
+        QUEUED = "queued"
+        RESERVING = "reserving"
+        RUNNING = "running"
+        SUCCEEDED = "succeeded"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+        INTERRUPTED = "interrupted"
+
+    story = models.CharField(max_length=16)  # scan probe launch relaunch stop clear restore smoke
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, null=True, related_name="runs")
+    revision = models.ForeignKey(Revision, on_delete=models.PROTECT, null=True, related_name="+")
+    plan: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    digest = models.CharField(max_length=64, default="", blank=True)
+    parameters: models.JSONField[Any, Any] = models.JSONField(default=dict)  # of stories without a plan (scan)
+    outcome: models.JSONField[Any, Any] = models.JSONField(default=dict)  # what a scan found, the smoke test's answer …
+    state = models.CharField(max_length=12, choices=State.choices, default=State.QUEUED)
+    phase = models.CharField(max_length=20, null=True, default=None)  # noqa: DJ001 - null is the API's "none"
+    reason = models.CharField(max_length=40, null=True, default=None)  # noqa: DJ001 - likewise
+    evidence = models.TextField(default="", blank=True)
+    why = models.TextField(default="", blank=True)  # the person's reason
+    actor_kind = models.CharField(max_length=8)
+    actor_id = models.BigIntegerField(null=True)
+    actor_name = models.CharField(max_length=80)
+    actor_role = models.CharField(max_length=10)
+    idempotency_key = models.CharField(max_length=80, null=True, default=None)  # noqa: DJ001 - unique when given
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    cancel_asked_at = models.DateTimeField(null=True)
+    cancel_asked_by = models.CharField(max_length=80, default="", blank=True)
+    cancel_why = models.TextField(default="", blank=True)
+    was = models.CharField(max_length=40, default="", blank=True)  # relaunch: the deployment's reason (or state) before
+    phases: models.JSONField[Any, Any] = models.JSONField(default=dict)  # phase -> {started, ended} unix seconds
+    facts: models.JSONField[Any, Any] = models.JSONField(default=dict)  # pulled out of the log: kv_tokens, transport …
+    next_line = models.BigIntegerField(default=1)
+    next_seq = models.BigIntegerField(default=1)
+    lease_token = models.CharField(max_length=32, default="", blank=True)
+    lease_owner = models.CharField(max_length=80, default="", blank=True)
+    lease_until = models.DateTimeField(null=True)
+    version = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        ordering = ("-id",)
+        constraints = [
+            models.UniqueConstraint(fields=["actor_name", "idempotency_key"], name="run_idempotent"),
+        ]
+        indexes = [models.Index(fields=["state"], name="run_active", condition=Q(state__in=ACTIVE))]
+
+    def __str__(self) -> str:
+        return f"run {self.pk}: {self.story}"
+
+    def get_absolute_url(self) -> str:
+        return f"/runs/{self.pk}"
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ACTIVE
+
+
+class Reservation(models.Model):
+    """One node, one active run: the row exists exactly while the run holds the node."""
+
+    node = models.OneToOneField(Node, on_delete=models.PROTECT, related_name="reservation")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reservations")
+    since = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.node} by {self.run}"
+
+
+class Step(models.Model):
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        RUNNING = "running"
+        SUCCEEDED = "succeeded"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+        SKIPPED = "skipped"
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="steps")
+    stage = models.PositiveIntegerField()
+    ordinal = models.PositiveIntegerField()
+    key = models.CharField(max_length=120)
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, null=True, related_name="+")
+    rank = models.IntegerField(null=True)
+    title = models.CharField(max_length=300)
+    kind = models.CharField(max_length=10)
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
+    reason = models.CharField(max_length=40, null=True, default=None)  # noqa: DJ001
+    evidence = models.TextField(default="", blank=True)
+    note = models.TextField(default="", blank=True)  # one line: what it came to
+    job_id = models.CharField(max_length=80, default="", blank=True)
+    progress: models.JSONField[Any, Any] = models.JSONField(default=dict)  # reader's progress of its output
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("ordinal",)
+        constraints = [models.UniqueConstraint(fields=["run", "key"], name="step_once")]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.key}"
+
+
+class Stream(models.Model):
+    """One output: of a step's job on its node (raw offsets are those of the node's file), or our own notes about a step."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="streams")
+    step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="streams")
+    node = models.CharField(max_length=63, default="", blank=True)
+    rank = models.IntegerField(null=True)
+    name = models.CharField(max_length=10)  # output, note
+    offset = models.BigIntegerField(default=0)  # raw bytes taken from the source and stored
+    open_line = models.BooleanField(default=False)  # the last stored line has no end yet
+    ended = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["step", "name"], name="stream_once")]
+
+    def __str__(self) -> str:
+        return f"{self.step_id} {self.name}"
+
+
+class Chunk(models.Model):
+    """Masked bytes of a stream, keyed by raw offset; line numbers are derived: first_line + position in the chunk."""
+
+    stream = models.ForeignKey(Stream, on_delete=models.CASCADE, related_name="chunks")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="chunks")
+    seq = models.BigIntegerField()
+    offset = models.BigIntegerField()
+    length = models.IntegerField()  # raw bytes, before masking
+    continues = models.BooleanField(default=False)  # its first bytes belong to the line before
+    first_line = models.BigIntegerField()
+    line_count = models.IntegerField()
+    time = models.DateTimeField()
+    data = models.BinaryField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["stream", "offset"], name="chunk_offset_once"),
+            models.UniqueConstraint(fields=["run", "seq"], name="chunk_seq_once"),
+        ]
+        indexes = [models.Index(fields=["run", "first_line"])]
+
+    def __str__(self) -> str:
+        return f"{self.stream_id} @{self.offset}"
+
+
+class WorkerBeat(models.Model):
+    """A worker says that it is alive; pages and /readyz look at the age."""
+
+    name = models.CharField(max_length=120, unique=True)
+    at = models.DateTimeField()
+    started_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
