@@ -1,0 +1,169 @@
+"""Between the session and the views: who asks, whether the route lets them, and how a refusal looks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.middleware.csrf import CsrfViewMiddleware
+from django.shortcuts import render
+from django.utils import timezone
+
+from apps.audit.actor import Actor
+from apps.audit.context import request_id
+from apps.people.access import PUBLIC, Denied, NotSignedIn, action_of, authorize
+from apps.people.models import ApiToken, User
+from apps.people.sessions import client_address, standing_of
+
+API = "/api/"
+_BEFORE_ANYBODY = ("/first-run", "/static/", "/healthz", "/readyz")  # reachable while no person exists
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_LAST_USED = timedelta(seconds=60)
+
+
+class ActorMiddleware:
+    """Sets request.actor and request.request_id; refuses every view that is not marked or not allowed."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = request.headers.get("X-Request-Id", "")
+        identity = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request.request_id = identity  # type: ignore[attr-defined]
+        before = request_id.set(identity)
+        try:
+            response = self._answer(request)
+        finally:
+            request_id.reset(before)
+        response.headers["X-Request-Id"] = identity
+        if not request.path.startswith("/static/"):
+            response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    def _answer(self, request: HttpRequest) -> HttpResponse:
+        request.actor = None  # type: ignore[attr-defined]
+        request.standing = None  # type: ignore[attr-defined]
+        is_api = request.path.startswith(API)
+        authorization = request.headers.get("Authorization", "")
+        if is_api and authorization:
+            request.actor = _token_actor(authorization, client_address(request.META))  # type: ignore[attr-defined]
+        else:
+            standing = standing_of(request)
+            request.standing = standing  # type: ignore[attr-defined]
+            request.actor = standing.actor if standing else None  # type: ignore[attr-defined]
+        if request.actor is None and _nobody_exists(request.path):  # type: ignore[attr-defined]
+            return _go(request, "/first-run") if not is_api else _problem(request, NotSignedIn())
+        return self.get_response(request)
+
+    def process_view(
+        self, request: HttpRequest, view: Callable[..., Any], arguments: tuple[Any, ...], words: dict[str, Any]
+    ) -> HttpResponse | None:
+        action = _mark(request, view)
+        if action == PUBLIC:
+            return None
+        actor: Actor | None = request.actor  # type: ignore[attr-defined]
+        try:
+            if action is None:
+                authorize(actor, "unmarked_route")
+            else:
+                authorize(actor, action)
+        except PermissionDenied as refusal:
+            return self.process_exception(request, refusal)
+        if request.path.startswith(API) and actor and actor.kind == "person":
+            # The API's own views are exempt from CSRF for the sake of tokens; a cookie is not.
+            return CsrfViewMiddleware(lambda _: HttpResponse()).process_view(request, _not_exempt, (), {})
+        return None
+
+    def process_exception(self, request: HttpRequest, problem: Exception) -> HttpResponse | None:
+        if not isinstance(problem, PermissionDenied):
+            return None
+        if isinstance(problem, Denied):
+            problem.record()
+        if request.path.startswith(API):
+            return _problem(request, problem)
+        if isinstance(problem, NotSignedIn):
+            return _go(request, "/sign-in")
+        words = {
+            "detail": str(problem) or "This is not allowed.",
+            "remedy": getattr(problem, "remedy", "Ask an admin."),
+        }
+        return render(request, "pages/denied.html", words, status=403)
+
+
+def _not_exempt(request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def _mark(request: HttpRequest, view: Callable[..., Any]) -> str | None:
+    match = request.resolver_match
+    if match is not None and match.url_name in ("openapi-json", "openapi-view") and request.path.startswith(API):
+        return "view"  # views that django-ninja makes itself and nobody can mark
+    return action_of(view, request.method or "GET")
+
+
+def _nobody_exists(path: str) -> bool:
+    if any(path == open_path or path.startswith(open_path.rstrip("/") + "/") for open_path in _BEFORE_ANYBODY):
+        return False
+    return not User.objects.exists()
+
+
+def _token_actor(authorization: str, address: str) -> Actor | None:
+    """Whose bearer token this is; None for an unknown, revoked or expired one."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not value.strip():
+        return None
+    digest = hashlib.sha256(value.strip().encode()).hexdigest()
+    token = ApiToken.objects.filter(sha256=digest).first()
+    if token is None or token.state != "active":
+        return None
+    now = timezone.now()
+    if token.last_used_at is None or now - token.last_used_at > _LAST_USED:
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
+    return Actor("token", token.pk, token.name, token.role, address, token.prefix)
+
+
+def _problem(request: HttpRequest, problem: PermissionDenied) -> JsonResponse:
+    """RFC 9457, with the fields that every error of the API has."""
+    signed_in = not isinstance(problem, NotSignedIn)
+    status = 403 if signed_in else 401
+    if signed_in:
+        remedy = getattr(problem, "remedy", "Ask an admin.")
+    else:
+        remedy = "Send 'Authorization: Bearer …' with a token from: python manage.py token NAME --role operator"
+    response = JsonResponse(
+        {
+            "type": "about:blank",
+            "title": "Not allowed" if signed_in else "Not signed in",
+            "status": status,
+            "reason": "denied" if signed_in else "not_signed_in",
+            "field": None,
+            "detail": str(problem) or "This is not allowed.",
+            "remedy": remedy,
+        },
+        status=status,
+        content_type="application/problem+json",
+    )
+    if not signed_in:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="sparkweb"'
+    return response
+
+
+def _go(request: HttpRequest, path: str) -> HttpResponse:
+    """To another page. htmx would follow a redirect inside a fragment, so it is told to load the page instead."""
+    is_fragment = request.headers.get("HX-Request") == "true"
+    here = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
+    if is_fragment:
+        parts = urlsplit(request.headers.get("HX-Current-URL", ""))
+        here = parts.path or "/"
+    target = path if path == "/first-run" or here == "/" else f"{path}?next={quote(here, safe='/')}"
+    if is_fragment:
+        return HttpResponse(status=401, headers={"HX-Redirect": target})
+    return HttpResponseRedirect(target)
