@@ -1,0 +1,88 @@
+"""What every page knows: where one can go, who looks, what that person may do, and what all should hear about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError
+from django.http import HttpRequest
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+    url: str
+    current: bool = False
+
+
+@dataclass(frozen=True)
+class Banner:
+    """Something that every page says. status: ok busy warn bad off."""
+
+    status: str
+    title: str
+    text: str
+    code: str = ""
+
+
+HERE = Path(__file__).resolve().parent
+# name, address, the module that makes the page
+PLACES = (
+    ("Fleet", "/", "fleet"),
+    ("Deployments", "/deployments", "deployments"),
+    ("Nodes", "/nodes", "nodes"),
+    ("Recipes", "/recipes", "recipes"),
+    ("Audit", "/audit", "audit"),
+    ("Settings", "/settings", "settings"),
+)
+
+
+def places(path: str) -> list[Place]:
+    """The pages of the left column; the longest matching address is the current one. Runs belong to Deployments."""
+    if path.startswith("/runs"):
+        path = "/deployments"
+    there = [(name, url) for name, url, module in PLACES if (HERE / f"{module}.py").exists()]
+    current = max((url for _, url in there if path == url or (url != "/" and path.startswith(url + "/"))), key=len, default="")
+    return [Place(name, url, url == current) for name, url in there]
+
+
+def banners(request: HttpRequest) -> list[Banner]:
+    found = []
+    if not request.is_secure() and request.get_host().rsplit(":", 1)[0] not in ("127.0.0.1", "localhost", "[::1]"):
+        found.append(Banner("warn", "Plain HTTP", "Passwords and logs cross the network readable by others. Put TLS in front and set", "ORIGINS=https://…"))
+    try:
+        from apps.runs.services import worker_status
+
+        worker = worker_status()
+        if not worker.alive:
+            seen = "none has been seen yet" if worker.age_s is None else f"last seen {int(worker.age_s)} s ago"
+            found.append(Banner("bad", "No worker", f"Nothing will start or move on until one is there ({seen}). Queued runs are kept. Start it with", "make up"))
+    except (ImportError, DatabaseError):
+        pass
+    return found
+
+
+def page_context(request: HttpRequest) -> dict[str, Any]:
+    """The context of every template. For a visitor who is not signed in it says nothing about the fleet."""
+    actor = getattr(request, "actor", None)
+    if actor is None:
+        return {"person": None, "nav": [], "bar": [], "banners": [], "can": frozenset()}
+    nav = places(request.path)
+    return {
+        "person": actor,
+        "nav": nav,
+        "bar": nav[:3],
+        "banners": banners(request) if request.method == "GET" else [],
+        "can": permissions(actor),
+        "plain_http": not settings.HTTPS,
+    }
+
+
+def permissions(actor: Any) -> frozenset[str]:
+    """Names of the actions that this actor may do, for templates; the views check again."""
+    from apps.people import roles
+
+    return frozenset(roles.actions_of(actor.role))

@@ -1,0 +1,227 @@
+"""Numbers, times and states in words: the template filters and tags of every page. Loaded as builtins."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from django import template
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+GIB = 1024**3
+TONES = ("ok", "busy", "warn", "bad", "off")
+UNKNOWN = "unknown"
+
+# state -> tone, for deployments, runs, steps, nodes, ranks and plans alike
+TONE_OF_STATE = {
+    "serving": "ok", "succeeded": "ok", "ready": "ok", "active": "ok", "running": "busy", "launching": "busy",
+    "stopping": "busy", "loading": "busy", "starting": "busy", "reserving": "busy", "queued": "busy", "degraded": "warn",
+    "lost": "warn", "interrupted": "warn", "unconfirmed": "warn", "failed": "bad", "gone": "bad",
+    "draft": "off", "stopped": "off", "unreachable": "off", "cancelled": "off", "waiting": "off", "skipped": "off",
+    "unknown": "off",
+}
+ICON_OF_TONE = {"ok": "dot", "busy": "busy", "warn": "dot", "bad": "bad", "off": "dot"}
+
+
+def duration_words(seconds: float | None) -> str:
+    """Seconds as 4 s, 5 min 6 s, 21 min, 2 h 40 min, 3 days. None is said as unknown. static/js/times.js says the same."""
+    if seconds is None:
+        return UNKNOWN
+    whole = max(0, round(seconds))
+    minutes, rest = divmod(whole, 60)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{minutes} min {rest} s" if rest and whole < 1200 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if whole < 86400:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days = whole // 86400
+    return f"{days} day{'' if days == 1 else 's'}"
+
+
+def moment(value: Any) -> dt.datetime | None:
+    """A datetime from a datetime, unix seconds or ISO text; None for what is none of these."""
+    if isinstance(value, dt.datetime):
+        return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+    if isinstance(value, bool) or value in (None, ""):
+        return None
+    try:
+        if isinstance(value, int | float):
+            return dt.datetime.fromtimestamp(value, dt.UTC)
+        made = dt.datetime.fromisoformat(str(value))
+    except (ValueError, OverflowError, OSError):
+        return None
+    return made if made.tzinfo else made.replace(tzinfo=dt.UTC)
+
+
+def _time(value: Any, form: str, text: str) -> str:
+    at = moment(value)
+    if at is None:
+        return ""
+    exact = at.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_html('<time datetime="{}" title="{}" data-time="{}">{}</time>', at.isoformat(), exact, form, text)
+
+
+@register.filter
+def ago(value: Any) -> str:
+    """`6 s ago`, with the exact time on hover; empty for no time."""
+    at = moment(value)
+    if at is None:
+        return ""
+    seconds = (timezone.now() - at).total_seconds()
+    return _time(value, "ago", f"in {duration_words(-seconds)}" if seconds < -1 else f"{duration_words(seconds)} ago")
+
+
+@register.filter
+def age(value: Any) -> str:
+    """`6 s`: how old it is."""
+    at = moment(value)
+    return "" if at is None else _time(value, "age", duration_words((timezone.now() - at).total_seconds()))
+
+
+@register.filter
+def clock(value: Any) -> str:
+    """`14:31` in the browser's zone (UTC without scripts), with the date when it is not from today."""
+    at = moment(value)
+    if at is None:
+        return ""
+    near = abs((timezone.now() - at).total_seconds()) < 64800
+    return _time(value, "clock", at.astimezone(dt.UTC).strftime("%H:%M" if near else "%m-%d, %H:%M"))
+
+
+@register.filter
+def exact(value: Any) -> str:
+    at = moment(value)
+    return "" if at is None else _time(value, "exact", at.astimezone(dt.UTC).strftime("%Y-%m-%d, %H:%M:%S"))
+
+
+@register.filter
+def duration(value: Any) -> str:
+    return duration_words(None if value in (None, "") else float(value))
+
+
+@register.filter
+def gib(value: Any) -> str:
+    """Bytes as `104 GiB` (one decimal under 100)."""
+    if value in (None, ""):
+        return UNKNOWN
+    amount = float(value) / GIB
+    return f"{amount:.0f} GiB" if amount >= 99.95 else f"{amount:.1f} GiB"
+
+
+@register.filter
+def gib_number(value: Any) -> str:
+    return gib(value).removesuffix(" GiB")
+
+
+@register.filter
+def gigabytes(value: Any) -> str:
+    """Bytes in the unit of disks and hubs: `119 GB`, `640 MB`."""
+    if value in (None, ""):
+        return UNKNOWN
+    amount = float(value)
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if amount >= size:
+            scaled = amount / size
+            return f"{scaled:.0f} {unit}" if scaled >= 99.95 else f"{scaled:.1f} {unit}"
+    return f"{amount:.0f} B"
+
+
+@register.filter
+def tokens(value: Any) -> str:
+    """A number of tokens: 131,072 as it is, from a million on as 1.31 M."""
+    if value in (None, ""):
+        return UNKNOWN
+    amount = int(value)
+    return f"{amount / 1e6:.2f} M tokens" if amount >= 1_000_000 else f"{amount:,} tokens"
+
+
+@register.filter
+def thousands(value: Any) -> str:
+    return UNKNOWN if value in (None, "") else f"{int(value):,}"
+
+
+@register.filter
+def percent(value: Any) -> str:
+    """A share 0..1 as `31 %`."""
+    return UNKNOWN if value in (None, "") else f"{float(value) * 100:.0f} %"
+
+
+@register.filter
+def or_unknown(value: Any) -> Any:
+    """The value, or the word unknown for None and empty text: a page never shows a bare dash."""
+    return UNKNOWN if value is None or value == "" else value
+
+
+@register.filter
+def word(value: Any) -> str:
+    """`tensor_parallel` as `tensor parallel`."""
+    return str(value).replace("_", " ")
+
+
+@register.filter
+def lookup(mapping: Any, key: Any) -> Any:
+    """mapping[key], or None."""
+    try:
+        return mapping[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+@register.filter
+def tone(state: Any) -> str:
+    """ok, busy, warn, bad or off: the tone in which a state is shown."""
+    return TONE_OF_STATE.get(str(state), "off")
+
+
+@register.filter
+def tone_of_message(tags: str) -> str:
+    return {"success": "ok", "warning": "warn", "error": "bad"}.get(tags.split(" ")[-1], "busy")
+
+
+@register.filter
+def short(digest: Any) -> str:
+    """The first seven digits of a digest."""
+    return str(digest)[:7]
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A drawing of static/img/icons.svg; decoration only, the word stands beside it."""
+    return format_html(
+        '<svg class="icon icon-{0}" width="14" height="14" aria-hidden="true"><use href="{1}#{0}"></use></svg>',
+        name, static("img/icons.svg"),
+    )
+
+
+@register.simple_tag
+def status(tone_name: str, words: str, drawing: str = "") -> SafeString:
+    """Icon, word and colour together: colour alone never says anything."""
+    tone_name = tone_name if tone_name in TONES else tone(tone_name)
+    return format_html('<span class="status" data-status="{}">{}{}</span>', tone_name, icon(drawing or ICON_OF_TONE[tone_name]), words)
+
+
+@register.simple_tag
+def state(value: Any, more: str = "", phase: str = "") -> SafeString:
+    """The state of a deployment, run, step or node as a status: `lost: replaced`, `loading, shard 17 of 39`."""
+    name = str(value)
+    words = word(phase) if phase and name in ("running", "launching") else word(name)
+    if more:
+        words += f": {word(more)}"
+    return status(tone(name), words, {"waiting": "off", "queued": "wait", "succeeded": "ok"}.get(name, ""))
+
+
+@register.simple_tag(takes_context=True)
+def querystring_with(context: template.Context, **changes: Any) -> str:
+    """The page's query with some values changed (None or empty removes one)."""
+    query = context["request"].GET.copy()
+    for key, value in changes.items():
+        query.pop(key, None)
+        if value not in (None, ""):
+            query[key] = value
+    return str(query.urlencode())
