@@ -32,6 +32,7 @@ class Deployment(models.Model):
     phase = models.CharField(max_length=20, null=True, default=None)  # noqa: DJ001 - likewise
     evidence = models.TextField(default="", blank=True)
     flags: models.JSONField[Any, Any] = models.JSONField(default=dict)
+    observed: models.JSONField[Any, Any] = models.JSONField(default=dict)  # what the watch concluded since the last run
     since = models.DateTimeField(auto_now_add=True)
     served_at = models.DateTimeField(null=True)  # last time it was seen serving
     on_rank_lost = models.CharField(max_length=8, default="stop")

@@ -1,0 +1,78 @@
+"""The state of a deployment, computed from the last run and the last looks, in one place; nobody else writes these columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from apps.deployments.models import Deployment
+from apps.doorbell.ring import ring_on_commit
+
+State = Deployment.State
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The newest run of a deployment, as far as the state depends on it."""
+
+    story: str
+    state: str  # of a run
+    phase: str | None = None
+    reason: str | None = None
+    evidence: str = ""
+
+
+@dataclass(frozen=True)
+class Computed:
+    state: str
+    reason: str | None = None
+    phase: str | None = None
+    evidence: str = ""
+
+
+def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
+    """Fixed priority: a run in progress, a stop, a failed or cancelled launch, then what the watch saw since the last good launch."""
+    if attempt is None:
+        return Computed(State.DRAFT)
+    if attempt.state in ("queued", "reserving", "running"):
+        return Computed(State.STOPPING if attempt.story == "stop" else State.LAUNCHING, None, attempt.phase)
+    if attempt.story == "stop":
+        if attempt.state == "succeeded":
+            return Computed(State.STOPPED)
+        return Computed(State.FAILED, attempt.reason or "cleanup_incomplete", attempt.phase, attempt.evidence)
+    if attempt.state == "cancelled":
+        return Computed(State.STOPPED, "cancelled", attempt.phase, attempt.evidence)
+    if attempt.state != "succeeded":
+        return Computed(State.FAILED, attempt.reason or "internal", attempt.phase, attempt.evidence)
+    if observed:
+        return Computed(observed["state"], observed.get("reason"), None, observed.get("evidence", ""))
+    return Computed(State.SERVING)
+
+
+def settle(deployment: Deployment, attempt: Attempt | None) -> Deployment:
+    """Write the computed state if it differs, and ring. Returns the fresh row."""
+    deployment.refresh_from_db()
+    new = compute(attempt, deployment.observed)
+    now = timezone.now()
+    fields: dict[str, Any] = {}
+    if (deployment.state, deployment.reason) != (new.state, new.reason):
+        fields |= {"state": new.state, "reason": new.reason, "since": now}
+    if (deployment.phase, deployment.evidence) != (new.phase, new.evidence):
+        fields |= {"phase": new.phase, "evidence": new.evidence}
+    if new.state == State.SERVING:
+        fields["served_at"] = now
+    if fields:
+        Deployment.objects.filter(pk=deployment.pk).update(version=F("version") + 1, **fields)
+        deployment.refresh_from_db()
+        ring_on_commit("deployment", deployment.pk, deployment.version)
+        ring_on_commit("fleet", 0)
+    return deployment
+
+
+def observe(deployment: Deployment, observed: dict[str, Any], attempt: Attempt | None) -> Deployment:
+    """Keep what the watch concluded (empty: nothing yet) and settle."""
+    Deployment.objects.filter(pk=deployment.pk).update(observed=observed)
+    return settle(deployment, attempt)

@@ -1,0 +1,558 @@
+"""Carries a stored plan out: observe, decide, act, verify, step by step. No Django: it sees a Journal and the doors to nodes.
+
+One Executor works on one run in slices. Everything it needs to go on stands in the journal, so another process may take over at any
+instruction. SSH happens in one thread a node; the journal is only touched by the thread that called `work`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets as entropy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from apps.diagnosis import api
+from apps.diagnosis.reading import Reader, Reading
+from apps.diagnosis.reasons import REASONS, TRANSIENT
+from apps.diagnosis.vllm import VllmReader
+from apps.facts import probe
+from apps.facts.sheet import Sheet
+from apps.plan import gates
+from apps.plan.step import Plan, Step
+from apps.remote.transport import HttpAnswer, HttpFailed, JobLook, Jobs, RemoteError, Transport
+from apps.shell import Command, pipe
+
+ROUND_S = 0.4  # between two looks
+GIVE_UP_S = 1800.0  # a node with a job of ours on it is looked for this long
+AWAY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # then every 15 s
+PROBE_TIMEOUT_S = 60.0
+LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
+SMOKE_TRIES = 3
+SMOKE_LARGEST = 4096  # tokens
+DEAD_LOOKS = 3
+
+
+class Journal(Protocol):
+    """What the executor needs to remember; apps.runs.recorder.Recorder is the body. Any call may raise when the lease is lost."""
+
+    def state(self, key: str) -> str: ...
+    def started_at(self, key: str) -> float: ...
+    def job_id(self, key: str) -> str: ...
+    def begin(self, key: str, *, job_id: str = "") -> None: ...
+    def finish(self, key: str, state: str, *, reason: str | None = None, evidence: str = "", note: str = "") -> None: ...
+    def progress(self, key: str, progress: Mapping[str, Any], facts: Mapping[str, Any]) -> None: ...
+    def phase(self, phase: str) -> None: ...
+    def position(self, key: str) -> int: ...
+    def drained(self, key: str) -> bool: ...
+    def stored(self, key: str) -> Iterator[bytes]: ...
+    def output(self, key: str, *, offset: int, data: bytes, ended: bool) -> list[bytes]: ...
+    def note(self, key: str, text: str) -> None: ...
+    def tail(self, key: str, *, limit: int = 20) -> list[str]: ...
+    def sheet(self, node: str, sheet: Sheet) -> None: ...
+    def reached(self, node: str) -> None: ...
+    def not_reached(self, node: str, *, reason: str, evidence: str, hop: str) -> None: ...
+    def outcome(self, **values: Any) -> None: ...
+    def cancel_asked(self) -> bool: ...
+    def earlier_job(self, step: Step) -> str: ...
+    def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None: ...
+
+
+class Doors(Protocol):
+    """Transports and jobs by node name; warm between calls. Both may raise RemoteError."""
+
+    def transport(self, node: str) -> Transport: ...
+    def jobs(self, node: str) -> Jobs: ...
+
+
+@dataclass
+class Seen:
+    """What one round on one node brought; made in the node's thread, applied in the executor's."""
+
+    looks: dict[str, JobLook] = field(default_factory=dict)  # by step key
+    started: JobLook | None = None
+    answer: Any = None  # of the active step: Judged, Sheet, HttpAnswer, HttpFailed
+    trouble: RemoteError | None = None
+
+
+@dataclass
+class Away:
+    since: float
+    tries: int
+    next_at: float
+
+
+class Executor:
+    """`code` begins the ids of this run's job folders; `environment_of(step)` gives a job's variables, secrets among them."""
+
+    def __init__(
+        self, plan: Plan, journal: Journal, doors: Doors, *, run_id: int, code: str,
+        environment_of: Callable[[Step], Mapping[str, str]],
+    ) -> None:
+        self.plan, self.journal, self.doors = plan, journal, doors
+        self.run_id, self.code, self.environment_of = run_id, code, environment_of
+        self.ordinals = {step.key: n for n, step in enumerate(s for stage in plan.stages for s in stage.steps)}
+        self.readers: dict[str, Reader] = {}
+        self.away: dict[str, Away] = {}
+        self.last_try: dict[str, float] = {}
+        self.tries: dict[str, int] = {}
+        self.said: dict[str, str] = {}
+        self.moved_at = time.time()
+        self.smoke_tokens: dict[str, int] = {}
+        self.dead: dict[str, int] = {}
+        self._pool = ThreadPoolExecutor(max_workers=max(4, min(64, 2 * len(plan.nodes))), thread_name_prefix=f"run{run_id}")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # The loop
+
+    def work(self, until: float) -> bool:
+        """Go on until `until` (time.monotonic seconds). True when the run has ended."""
+        while True:
+            if self.journal.cancel_asked():
+                return self._cancel(until)
+            if self._advance_stage():
+                return True
+            if time.monotonic() >= until:
+                return False
+            self._round()
+            time.sleep(ROUND_S)
+
+    def _advance_stage(self) -> bool:
+        """Enter the next stage when one is done; end the run after the last or after a failure. True when the run has ended."""
+        for stage in self.plan.stages:
+            states = [self.journal.state(step.key) for step in stage.steps]
+            failed = [step for step, state in zip(stage.steps, states, strict=True) if state == "failed"]
+            if all(state == "succeeded" for state in states):
+                continue
+            if failed and not self._unfinished(stage.steps):
+                self._drain()
+                self._end_failed(failed)
+                return True
+            self.journal.phase(stage.phase)
+            return False
+        self._drain()
+        self.journal.end("succeeded")
+        return True
+
+    def _unfinished(self, steps: Sequence[Step]) -> list[Step]:
+        """Steps that can still move: on each node, the first that is neither done nor behind a failed one."""
+        active = []
+        for node in dict.fromkeys(step.node for step in steps):
+            for step in (s for s in steps if s.node == node):
+                state = self.journal.state(step.key)
+                if state == "succeeded":
+                    continue
+                if state in ("waiting", "running"):
+                    active.append(step)
+                break
+        return active
+
+    def _active(self) -> dict[str, Step]:
+        for stage in self.plan.stages:
+            if any(self.journal.state(step.key) != "succeeded" for step in stage.steps):
+                return {step.node: step for step in self._unfinished(stage.steps)}
+        return {}
+
+    def _followed(self, node: str) -> list[Step]:
+        """Steps on this node whose job may still print: long-lived ones, and a started ordinary job."""
+        return [
+            step for stage in self.plan.stages for step in stage.steps
+            if step.node == node and step.kind in ("job", "serve") and self.journal.job_id(step.key) and not self.journal.drained(step.key)
+        ]
+
+    def _round(self) -> None:
+        active = self._active()
+        now = time.time()
+        for step in active.values():
+            if self.journal.state(step.key) == "waiting":
+                self._begin(step)
+        busy = {node: active.get(node) for node in dict.fromkeys([*active, *self._nodes_followed()])}
+        futures = {}
+        for node, step in busy.items():
+            away = self.away.get(node)
+            if away is not None and now < away.next_at:
+                continue
+            asked = [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
+            futures[node] = (step, self._pool.submit(self._look, node, self._due(step), asked))
+        for node, (step, future) in futures.items():
+            self._apply(node, step, future.result())
+
+    def _nodes_followed(self) -> list[str]:
+        return [node for node in self.plan.nodes if self._followed(node)]
+
+    def _begin(self, step: Step) -> None:
+        if step.kind == "note":
+            self.journal.begin(step.key)
+            self.journal.finish(step.key, "succeeded", note=step.why)
+            return
+        job_id = f"{self.code}-{self.ordinals[step.key]}" if step.kind in ("job", "serve") else ""
+        self.journal.begin(step.key, job_id=job_id)
+        self.moved_at = time.time()
+
+    def _due(self, step: Step | None) -> Step | None:
+        """The step, if its next try is due."""
+        if step is None or self.journal.state(step.key) != "running":
+            return None
+        if time.time() - self.last_try.get(step.key, 0.0) < step.every_s and step.kind in ("wait", "ready", "smoke"):
+            return None
+        self.last_try[step.key] = time.time()
+        return step
+
+    # In the node's thread: only SSH
+
+    def _look(self, node: str, step: Step | None, asked: list[tuple[str, str, int]]) -> Seen:
+        seen = Seen()
+        try:
+            if step is not None and step.kind in ("job", "serve") and step.key not in self.tries:
+                seen.started = self.doors.jobs(node).start(
+                    self.journal.job_id(step.key), step.script, environment=self.environment_of(step),
+                    max_seconds=None if step.kind == "serve" else int(max(step.within_s, 60)) * 2,
+                )
+            if asked:
+                looks = self.doors.jobs(node).look([(job_id, offset) for _, job_id, offset in asked], limit=LOOK_LIMIT)
+                seen.looks = {key: look for (key, _, _), look in zip(asked, looks, strict=True)}
+            if step is not None and step.kind not in ("job", "serve"):
+                seen.answer = self._ask(node, step)
+        except RemoteError as trouble:
+            seen.trouble = trouble
+        return seen
+
+    def _ask(self, node: str, step: Step) -> Any:
+        transport = self.doors.transport(node)
+        if step.kind == "probe":
+            nonce = entropy.token_hex(12)
+            taken_at = time.time()
+            result = transport.run(probe.script(probe.PROBE, nonce=nonce), timeout_s=PROBE_TIMEOUT_S)
+            return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))
+        if step.kind == "wait":
+            return transport.run(step.script, timeout_s=30.0)
+        if step.kind == "end":
+            return self._end_job(node, step)
+        try:
+            if step.kind == "ready":
+                return transport.http("GET", step.url, timeout_s=10.0)
+            body = {"model": step.model, "max_tokens": self.smoke_tokens.get(step.key, step.max_tokens), "temperature": 0,
+                    "messages": [{"role": "user", "content": "Name the capital of France in one word."}]}
+            return transport.http("POST", step.url, body=json.dumps(body).encode(), timeout_s=120.0,
+                                  headers={"Content-Type": "application/json"})
+        except HttpFailed as problem:
+            return problem
+
+    def _end_job(self, node: str, step: Step) -> JobLook | None:
+        job_id = self.said.get(f"job {step.key}", "")
+        return self.doors.jobs(node).cancel(job_id) if job_id else None
+
+    # In the executor's thread
+
+    def _apply(self, node: str, step: Step | None, seen: Seen) -> None:
+        if seen.trouble is not None:
+            self._lost_sight(node, step, seen.trouble)
+            return
+        if self.away.pop(node, None) is not None:
+            self.journal.reached(node)
+            self._say(step, f"{node} answers again")
+        for key, look in seen.looks.items():
+            self._take_output(key, look)
+        if step is None or self.journal.state(step.key) != "running":
+            return
+        if step.kind in ("job", "serve"):
+            if seen.started is not None:
+                self.tries[step.key] = 1
+            self._judge_job(step, seen.looks.get(step.key) or seen.started)
+        elif step.kind == "ready":
+            self._judge_ready(step, seen.answer)
+        elif seen.answer is not None:
+            judge = {"probe": self._judge_probe, "wait": self._judge_wait, "smoke": self._judge_smoke}.get(step.kind)
+            if judge is not None:
+                judge(step, seen.answer)
+        if step.kind == "end":
+            self._judge_end(step, seen.answer)
+
+    def _lost_sight(self, node: str, step: Step | None, trouble: RemoteError) -> None:
+        now = time.time()
+        away = self.away.get(node) or Away(since=now, tries=0, next_at=now)
+        reason = REASONS.get(trouble.reason)
+        transient = reason is not None and reason.retry == TRANSIENT
+        at_work = bool(self._followed(node)) or (step is not None and step.kind in ("wait", "ready", "smoke", "end"))
+        delays = AWAY_DELAYS_S if at_work else (reason.delays_s if reason else ())
+        if self.plan.story == "probe":
+            delays, at_work = (), False
+        self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
+        gone = away.tries >= len(delays) if not at_work else now - away.since > GIVE_UP_S
+        if not transient or gone:
+            self.away.pop(node, None)
+            for lost in [step] if step is not None else [s for s in self._followed(node)]:
+                if self.journal.state(lost.key) == "running":
+                    self.journal.finish(lost.key, "failed", reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
+            if step is None:
+                self.away[node] = Away(away.since, away.tries + 1, now + 15.0)
+            return
+        delay = delays[min(away.tries, len(delays) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+        self.away[node] = Away(away.since, away.tries + 1, now + delay)
+        self._say(step, f"no sight of {trouble.hop or node} ({trouble.reason}: {trouble.evidence.strip()[:160]}); "
+                        f"nothing there was changed, trying again")
+
+    def _say(self, step: Step | None, text: str) -> None:
+        if step is not None and self.said.get(step.key) != text:
+            self.said[step.key] = text
+            self.journal.note(step.key, text)
+
+    # Output of jobs
+
+    def _step(self, key: str) -> Step:
+        return next(s for stage in self.plan.stages for s in stage.steps if s.key == key)
+
+    def _reader(self, key: str) -> Reader | None:
+        if key not in self.readers and self._step(key).follows in ("vllm", "ray"):
+            reader: Reader = VllmReader()
+            for data in self.journal.stored(key):
+                reader.feed(data)
+            self.readers[key] = reader
+        return self.readers.get(key)
+
+    def _take_output(self, key: str, look: JobLook) -> None:
+        reader = self._reader(key)  # before new output is stored, so that it is not read twice
+        position = self.journal.position(key)
+        whole = position + len(look.data) >= look.size
+        ended = look.state in ("exited", "lost") and whole
+        stored = self.journal.output(key, offset=position, data=look.data, ended=ended)
+        if look.data:
+            self.moved_at = time.time()
+        if reader is not None and stored:
+            for data in stored:
+                reader.feed(data)
+            reading = reader.reading()
+            self.journal.progress(key, _progress(reading), reading.facts)
+        if ended:
+            self.dead[key] = DEAD_LOOKS
+            self.said[f"exit {key}"] = str(look.exit_code) if look.exit_code is not None else (look.reason or "killed")
+
+    def _judge_job(self, step: Step, look: JobLook | None) -> None:
+        if look is None:
+            return
+        if step.kind == "serve":
+            if look.state in ("running", "exited"):
+                self.journal.finish(step.key, "succeeded", note=f"detached on {step.node}, pid {look.pid}" if look.pid else "detached")
+            elif look.state == "lost":
+                self.journal.finish(step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} is gone")
+            return
+        if look.state == "exited" and self.journal.drained(step.key):
+            tail = self.journal.tail(step.key)
+            if look.exit_code == 0:
+                self.journal.finish(step.key, "succeeded", note=tail[-1] if tail else "")
+            else:
+                reason, evidence = _why_failed(tail, look.exit_code)
+                self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
+        elif look.state == "lost":
+            self.journal.finish(step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} ended without an exit code")
+        elif look.state == "running" and time.time() - self.journal.started_at(step.key) > step.within_s:
+            self._say(step, f"still running after {step.within_s:.0f} s")
+
+    # Steps that ask
+
+    def _judge_probe(self, step: Step, sheet: Sheet) -> None:
+        self.journal.sheet(step.node, sheet)
+        if not step.gate:
+            self.journal.finish(step.key, "succeeded", note="sheet stored")
+            return
+        judged = gates.judge_sheet(step.gate, sheet)
+        self._say(step, judged.message)
+        if judged.failed:
+            self.journal.finish(step.key, "failed", reason=judged.failed, evidence=judged.message)
+        else:
+            self.journal.finish(step.key, "succeeded", note=judged.message)
+
+    def _judge_wait(self, step: Step, result: Any) -> None:
+        judged = gates.judge(step.gate, result.stdout.decode("utf-8", "replace"), result.exit_code)
+        if judged.message:
+            self._say(step, judged.message)
+        if judged.failed:
+            self.journal.finish(step.key, "failed", reason=judged.failed, evidence=judged.message)
+        elif judged.done:
+            self.journal.finish(step.key, "succeeded", note=judged.message)
+        elif time.time() - self.journal.started_at(step.key) > step.within_s:
+            self.journal.finish(step.key, "failed", reason=gates.timeout_reason(step.gate), evidence=judged.message)
+
+    def _judge_ready(self, step: Step, answer: HttpAnswer | HttpFailed | None) -> None:
+        if self._named_failure(step):
+            return
+        if answer is None:
+            return
+        self.tries[step.key] = self.tries.get(step.key, 0) + 1
+        stamp = f"try {self.tries[step.key]}"
+        if isinstance(answer, HttpAnswer):
+            verdict = api.models(answer.status, answer.body, step.model)
+            if verdict.matched:
+                self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
+                self.journal.finish(step.key, "succeeded", note=f"names {step.model} after {self.tries[step.key]} tries")
+                return
+            words = f"/v1/models answers {answer.status}: {verdict.detail}"
+        else:
+            words = "/v1/models refused, the engine is loading" if answer.reason == "refused" else f"/v1/models: {answer.evidence or answer.reason}"
+        key = f"words {step.key}"
+        if self.said.get(key) != words or self.tries[step.key] % 15 == 0:
+            self.said[key] = words
+            self.journal.note(step.key, f"{stamp}: {words}")
+        silent = time.time() - max(self.moved_at, self.journal.started_at(step.key))
+        if silent > step.within_s:
+            loading = any(isinstance(r.reading().progress, object) and not r.reading().ready for r in self.readers.values())
+            self.journal.finish(step.key, "failed", reason="load_stalled" if loading else "http_never_ready",
+                                evidence=f"nothing new for {silent:.0f} s; last: {words}")
+
+    def _named_failure(self, step: Step) -> bool:
+        """A dead engine or a failure that its log names ends the wait. True when it did."""
+        failures = []
+        for key, reader in self.readers.items():
+            failure = reader.reading().failure
+            if failure is not None:
+                failures.append((failure.line_number or 0, key, failure))
+        ended = [s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.dead.get(s.key)]
+        if not ended and not failures:
+            return False
+        if failures and not ended:
+            # The log names a failure and the process still stands: give it a few looks to end by itself, then believe the log.
+            self.dead[step.key] = self.dead.get(step.key, 0) + 1
+            if self.dead[step.key] < DEAD_LOOKS * 5:
+                return False
+        if failures:
+            _, key, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
+            self.journal.finish(step.key, "failed", reason=failure.reason, evidence=failure.evidence)
+            return True
+        first = ended[0]
+        tail = self.journal.tail(first.key)
+        code = self.said.get(f"exit {first.key}", "?")
+        reason = "exited" if first.rank in (0, None) else "rank_lost"
+        self.journal.finish(step.key, "failed", reason=reason,
+                            evidence=f"{first.title} ended with {code}; last line: {tail[-1] if tail else '(none)'}")
+        return True
+
+    def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
+        budget = self.smoke_tokens.get(step.key, step.max_tokens)
+        self.tries[step.key] = self.tries.get(step.key, 0) + 1
+        if isinstance(answer, HttpFailed):
+            words, ok, larger = f"no answer: {answer.reason} {answer.evidence}", False, False
+        else:
+            verdict = api.chat(answer.status, answer.body, budget)
+            words, ok, larger = verdict.detail, verdict.ok, verdict.larger_budget
+        self.journal.note(step.key, f"completion {self.tries[step.key]} with {budget} tokens: {words}")
+        if ok:
+            assert isinstance(answer, HttpAnswer)
+            self.journal.outcome(smoke={"verdict": "passed", "budget": budget, "answer": answer.body.decode("utf-8", "replace")[:4000],
+                                        "seconds": round(answer.seconds, 3)})
+            self.journal.finish(step.key, "succeeded", note=words)
+        elif larger and budget < SMOKE_LARGEST:
+            self.smoke_tokens[step.key] = min(budget * 8, SMOKE_LARGEST)
+        elif self.tries[step.key] >= SMOKE_TRIES or self._engine_ended():
+            self.journal.outcome(smoke={"verdict": "failed", "budget": budget, "detail": words})
+            self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
+
+    def _engine_ended(self) -> bool:
+        return any(self.dead.get(s.key) for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and s.rank == 0)
+
+    def _judge_end(self, step: Step, look: JobLook | None) -> None:
+        if f"job {step.key}" not in self.said:
+            self.said[f"job {step.key}"] = self.journal.earlier_job(step)
+            if not self.said[f"job {step.key}"]:
+                self.journal.finish(step.key, "succeeded", note="no job of this deployment was started here")
+            return
+        if look is not None and look.state != "running":
+            self.journal.finish(step.key, "succeeded", note=f"job {look.state}")
+        elif time.time() - self.journal.started_at(step.key) > step.within_s:
+            self.journal.finish(step.key, "failed", reason="cleanup_incomplete", evidence="the job's processes do not end")
+
+    # Ends
+
+    def _drain(self) -> None:
+        """A last look at every followed job, so that what it printed up to now is stored."""
+        for node in self._nodes_followed():
+            if node in self.away:
+                continue
+            asked = [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
+            seen = self._look(node, None, asked)
+            for key, look in seen.looks.items():
+                self._take_output(key, look)
+
+    def _end_failed(self, failed: list[Step]) -> None:
+        first = min(failed, key=lambda step: self.ordinals[step.key])
+        reason, evidence = self._reason_of(first)
+        self.journal.end("failed", reason=reason, evidence=evidence)
+
+    def _reason_of(self, step: Step) -> tuple[str, str]:
+        row = getattr(self.journal, "rows", {}).get(step.key)
+        return (row.reason or "internal", row.evidence) if row is not None else ("internal", "")
+
+    def _cancel(self, until: float) -> bool:
+        """End this run's process trees and containers on every node; True when all are clean."""
+        clean = True
+        for node in self.plan.nodes:
+            away = self.away.get(node)
+            if away is not None and time.time() < away.next_at:
+                clean = False
+                continue
+            try:
+                self._clean(node)
+                self.away.pop(node, None)
+            except RemoteError as trouble:
+                clean = False
+                tries = away.tries + 1 if away else 1
+                self.away[node] = Away(time.time(), tries, time.time() + AWAY_DELAYS_S[min(tries, len(AWAY_DELAYS_S)) - 1])
+                self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
+        if clean:
+            self._drain()
+            for stage in self.plan.stages:
+                for step in stage.steps:
+                    if self.journal.state(step.key) == "running":
+                        self.journal.finish(step.key, "cancelled", reason="cancelled")
+            self.journal.end("cancelled", reason="cancelled")
+            return True
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        return False
+
+    def _clean(self, node: str) -> None:
+        jobs = self.doors.jobs(node)
+        for stage in self.plan.stages:
+            for step in stage.steps:
+                job_id = self.journal.job_id(step.key)
+                if step.node == node and job_id:
+                    jobs.cancel(job_id)
+        if self.plan.spec.get("runtime") == "docker" and self.plan.story in ("launch", "relaunch"):
+            ours = pipe(
+                Command.of("docker", "ps", "-aq", "--filter", f"label=sparkweb.run={self.run_id}"),
+                Command.of("xargs", "-r", "docker", "rm", "-f"),
+            )
+            self.doors.transport(node).run(ours.text, timeout_s=60.0)
+
+
+def _lost(look: JobLook) -> str:
+    return "rebooted" if look.reason == "rebooted" else "exited"
+
+
+def _why_failed(tail: list[str], exit_code: int | None) -> tuple[str, str]:
+    """A job's script may say `sparkweb: REASON: words` as a last line; else the exit code and the last line speak."""
+    for line in reversed(tail):
+        if line.startswith("sparkweb: "):
+            name, _, words = line.removeprefix("sparkweb: ").partition(": ")
+            if name in REASONS:
+                return name, words or line
+    from apps.diagnosis.explaining import explain
+
+    failure = explain("\n".join(tail).encode()).failure
+    if failure is not None:
+        return failure.reason, failure.evidence
+    return "exited", f"exit code {exit_code}: {tail[-1] if tail else '(no output)'}"
+
+
+def _progress(reading: Reading) -> dict[str, Any]:
+    """A Reading as the plain values that a step keeps."""
+    return {
+        "phase": reading.progress.phase if reading.progress else None,
+        "progress": asdict(reading.progress) if reading.progress else None,
+        "ranks": {str(rank): asdict(progress) for rank, progress in reading.ranks.items()},
+        "ready": reading.ready,
+        "failure": asdict(reading.failure) if reading.failure else None,
+    }

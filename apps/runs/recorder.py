@@ -1,0 +1,266 @@
+"""The single writer of a run: numbers, masks and stores output in chunks, moves steps on, rings. Every write names its lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from apps.deployments.models import Rank
+from apps.doorbell.ring import ring
+from apps.facts.sheet import Sheet
+from apps.inventory import services as inventory
+from apps.inventory.models import Node
+from apps.plan.step import Step as PlannedStep
+from apps.runs import settling
+from apps.runs.chunking import Chunker, Piece, lines_of
+from apps.runs.models import Chunk, Run, Step, Stream
+
+IDLE_S = 1.0  # an unfinished line is flushed when nothing came for this long
+RING_EVERY_S = 0.1
+
+
+class LeaseLost(Exception):
+    """Another worker has the run: throw away what was seen and stop."""
+
+
+class Recorder:
+    """One run under one lease. Not shared between threads: the executor calls it from its own thread only."""
+
+    def __init__(self, run: Run, token: str, *, secrets: tuple[bytes, ...] = ()) -> None:
+        self.run_id, self.token, self.secrets = run.pk, token, secrets
+        self.rows: dict[str, Step] = {step.key: step for step in run.steps.select_related("node")}
+        self.nodes: dict[str, Node] = {node.name: node for node in Node.objects.filter(name__in=run.plan.get("nodes", []))}
+        self._chunkers: dict[str, Chunker] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
+        self._fed_at: dict[str, float] = {}
+        self._rang_at = 0.0
+
+    # Fence
+
+    def _fenced(self, **fields: Any) -> None:
+        """Inside a transaction, first: our lease still holds, or LeaseLost."""
+        changed = Run.objects.filter(pk=self.run_id, lease_token=self.token).update(version=F("version") + 1, **fields)
+        if not changed:
+            raise LeaseLost(f"run {self.run_id}")
+
+    def _ring(self, *, now: bool = False) -> None:
+        moment = time.monotonic()
+        if now or moment - self._rang_at >= RING_EVERY_S:
+            self._rang_at = moment
+            ring("run", self.run_id)
+
+    # Steps
+
+    def state(self, key: str) -> str:
+        return self.rows[key].state
+
+    def started_at(self, key: str) -> float:
+        """Unix seconds; now for a step that has not begun."""
+        started = self.rows[key].started_at
+        return time.time() if started is None else started.timestamp()
+
+    def job_id(self, key: str) -> str:
+        return self.rows[key].job_id
+
+    def begin(self, key: str, *, job_id: str = "") -> None:
+        row = self.rows[key]
+        with transaction.atomic():
+            self._fenced()
+            row.state, row.started_at, row.job_id = Step.State.RUNNING, row.started_at or timezone.now(), job_id or row.job_id
+            row.save(update_fields=["state", "started_at", "job_id"])
+        self._ring(now=True)
+
+    def finish(self, key: str, state: str, *, reason: str | None = None, evidence: str = "", note: str = "") -> None:
+        row = self.rows[key]
+        with transaction.atomic():
+            self._fenced()
+            row.state, row.reason, row.evidence, row.note = state, reason, evidence[:4000], note[:1000]
+            row.ended_at = timezone.now()
+            row.started_at = row.started_at or row.ended_at
+            row.save(update_fields=["state", "reason", "evidence", "note", "started_at", "ended_at"])
+        self._ring(now=True)
+
+    def progress(self, key: str, progress: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """What the reader of a step's output makes of it so far."""
+        row = self.rows[key]
+        with transaction.atomic():
+            fresh = Run.objects.values_list("facts", flat=True).get(pk=self.run_id)
+            merged = {**fresh, **facts}
+            self._fenced(**({"facts": merged} if merged != fresh else {}))
+            if row.progress != progress:
+                row.progress = dict(progress)
+                row.save(update_fields=["progress"])
+        self._ring()
+
+    def phase(self, phase: str) -> None:
+        """The run enters a phase; the one before ends."""
+        now = time.time()
+        with transaction.atomic():
+            run = Run.objects.select_related("deployment").get(pk=self.run_id)
+            if run.phase == phase and run.state == Run.State.RUNNING:
+                return
+            phases = dict(run.phases)
+            if run.phase in phases and "ended" not in phases[run.phase]:
+                phases[run.phase] = {**phases[run.phase], "ended": now}
+            phases.setdefault(phase, {"started": now})
+            self._fenced(phase=phase, phases=phases, state=Run.State.RUNNING, started_at=run.started_at or timezone.now())
+            settling.settle(run)
+        self._ring(now=True)
+
+    # Output
+
+    def _stream(self, key: str, name: str) -> Stream:
+        found = self._streams.get((key, name))
+        if found is None:
+            row = self.rows[key]
+            found, _ = Stream.objects.get_or_create(
+                step=row, name=name,
+                defaults={"run_id": self.run_id, "node": row.node.name if row.node else "", "rank": row.rank},
+            )
+            self._streams[(key, name)] = found
+        return found
+
+    def _chunker(self, key: str) -> Chunker:
+        made = self._chunkers.get(key)
+        if made is None:
+            stream = self._stream(key, "output")
+            made = Chunker(secrets=self.secrets, offset=stream.offset, open_line=stream.open_line)
+            self._chunkers[key] = made
+        return made
+
+    def position(self, key: str) -> int:
+        """Raw offset of the next byte wanted of the step's output."""
+        return self._chunker(key).position
+
+    def drained(self, key: str) -> bool:
+        return self._stream(key, "output").ended
+
+    def stored(self, key: str) -> Iterator[bytes]:
+        """The masked bytes stored so far, in order, for a reader that starts again."""
+        stream = self._stream(key, "output")
+        for data in stream.chunks.order_by("offset").values_list("data", flat=True).iterator(chunk_size=16):
+            yield bytes(data)
+
+    def output(self, key: str, *, offset: int, data: bytes, ended: bool) -> list[bytes]:
+        """Take raw bytes that begin at `offset` of the node's file; store what can be stored. Returns the masked bytes stored now."""
+        chunker = self._chunker(key)
+        if data and offset == chunker.position:
+            chunker.feed(data)
+            self._fed_at[key] = time.monotonic()
+        idle = time.monotonic() - self._fed_at.get(key, 0.0) >= IDLE_S
+        pieces = chunker.cut(idle=idle, ended=ended)
+        stream = self._stream(key, "output")
+        if pieces or (ended and not stream.ended):
+            self._store(stream, pieces, ended=ended, open_line=chunker.open_line)
+        return [piece.data for piece in pieces]
+
+    def note(self, key: str, text: str) -> None:
+        """One line of our own about a step."""
+        stream = self._stream(key, "note")
+        data = text.replace("\n", " ").encode() + b"\n"
+        chunker = Chunker(secrets=self.secrets, offset=stream.offset)
+        chunker.feed(data)
+        self._store(stream, chunker.cut(ended=True), ended=False, open_line=False)
+
+    def _store(self, stream: Stream, pieces: list[Piece], *, ended: bool, open_line: bool) -> None:
+        now = timezone.now()
+        lines = sum(piece.line_count for piece in pieces)
+        with transaction.atomic():
+            self._fenced(next_line=F("next_line") + lines, next_seq=F("next_seq") + len(pieces))
+            next_line, next_seq = Run.objects.values_list("next_line", "next_seq").get(pk=self.run_id)
+            first, seq = next_line - lines, next_seq - len(pieces)
+            rows = []
+            for piece in pieces:
+                rows.append(Chunk(
+                    stream=stream, run_id=self.run_id, seq=seq, offset=piece.offset, length=piece.length,
+                    continues=piece.continues, first_line=first, line_count=piece.line_count, time=now, data=piece.data,
+                ))
+                first, seq = first + piece.line_count, seq + 1
+            Chunk.objects.bulk_create(rows)
+            if pieces:
+                stream.offset, stream.open_line = pieces[-1].offset + pieces[-1].length, open_line
+            stream.ended = stream.ended or ended
+            stream.save(update_fields=["offset", "open_line", "ended"])
+        self._ring()
+
+    def tail(self, key: str, *, limit: int = 20) -> list[str]:
+        """The last lines of a step's output, for evidence."""
+        stream = self._stream(key, "output")
+        found: list[str] = []
+        for chunk in stream.chunks.order_by("-offset")[:8]:
+            found = [line.text for line in lines_of(bytes(chunk.data), chunk.continues)] + found
+            if len(found) >= limit:
+                break
+        return [text for text in found if text.strip()][-limit:]
+
+    # What the run learns
+
+    def sheet(self, node: str, sheet: Sheet) -> None:
+        with transaction.atomic():
+            self._fenced()
+            inventory.store_sheet(self.nodes[node], sheet)
+
+    def reached(self, node: str) -> None:
+        row = self.nodes[node]
+        row.refresh_from_db()
+        if row.unreachable_since is not None:
+            inventory.seen(row)
+
+    def not_reached(self, node: str, *, reason: str, evidence: str, hop: str) -> None:
+        row = self.nodes.get(node)
+        if row is not None:
+            row.refresh_from_db()
+            inventory.not_reached(row, reason=reason, evidence=evidence, hop=hop)
+
+    def outcome(self, **values: Any) -> None:
+        with transaction.atomic():
+            run = Run.objects.get(pk=self.run_id)
+            self._fenced(outcome={**run.outcome, **values})
+
+    def cancel_asked(self) -> bool:
+        """Also the moment to notice that the lease is gone."""
+        row = Run.objects.filter(pk=self.run_id).values_list("cancel_asked_at", "lease_token").first()
+        if row is None or row[1] != self.token:
+            raise LeaseLost(f"run {self.run_id}")
+        return row[0] is not None
+
+    def earlier_job(self, step: PlannedStep) -> str:
+        """The job that an earlier run of this deployment started for the step with the key `step.ends`, or ""."""
+        run = Run.objects.get(pk=self.run_id)
+        found = (
+            Step.objects.filter(run__deployment=run.deployment_id, key=step.ends, job_id__gt="", run_id__lte=run.pk)
+            .order_by("-run_id").first()
+        )
+        return found.job_id if found else ""
+
+    def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+        """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome."""
+        with transaction.atomic():
+            self._fenced()
+            run = Run.objects.select_for_update().select_related("deployment", "revision").get(pk=self.run_id)
+            if state == Run.State.SUCCEEDED and run.story in ("launch", "relaunch"):
+                self._keep_ranks(run)
+            elif state == Run.State.SUCCEEDED and run.story == "stop" and run.deployment is not None:
+                run.deployment.ranks.all().delete()
+            settling.finish(run, state, reason=reason, evidence=evidence)
+        self._ring(now=True)
+
+    def _keep_ranks(self, run: Run) -> None:
+        assert run.deployment is not None and run.revision is not None
+        spec = run.revision.spec
+        run.deployment.ranks.all().delete()
+        for number, name in enumerate(spec.nodes):
+            serve = next((row for row in self.rows.values() if row.kind == "serve" and row.rank == number), None)
+            node = self.nodes[name]
+            node.refresh_from_db()
+            Rank.objects.create(
+                deployment=run.deployment, number=number, node=node, revision=run.revision, run_id=run.pk,
+                container=f"{spec.container}-r{number}" if spec.runtime == "docker" else "",
+                job_id=serve.job_id if serve else "", boot_id=node.boot_id, state="serving", seen_at=datetime.now(UTC),
+            )

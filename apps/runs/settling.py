@@ -1,0 +1,64 @@
+"""How a run ends, and what that means for its deployment: one place for workers, cancel and the reaper."""
+
+from __future__ import annotations
+
+import time
+
+from django.db.models import F
+from django.utils import timezone
+
+from apps.audit import record
+from apps.audit.actor import Actor
+from apps.deployments import state as deployment_state
+from apps.deployments.models import Deployment
+from apps.deployments.state import Attempt
+from apps.doorbell.ring import ring_on_commit
+from apps.runs.models import Reservation, Run, Step
+
+STORIES_OF_STATE = ("launch", "relaunch", "stop")  # a probe says nothing about a deployment
+PAST = {"launch": "launched", "relaunch": "relaunched", "stop": "stopped", "probe": "probed", "scan": "scanned",
+        "clear": "cleared", "restore": "restored"}
+
+
+def newest_attempt(deployment: Deployment) -> Attempt | None:
+    run = deployment.runs.filter(story__in=STORIES_OF_STATE).order_by("-id").first()
+    return None if run is None else Attempt(run.story, run.state, run.phase, run.reason, run.evidence)
+
+
+def settle(run: Run) -> None:
+    if run.deployment is not None and run.story in STORIES_OF_STATE:
+        deployment_state.settle(run.deployment, newest_attempt(run.deployment))
+
+
+def actor_of(run: Run) -> Actor:
+    return Actor(kind=run.actor_kind, id=run.actor_id, name=run.actor_name, role=run.actor_role)
+
+
+def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+    """Inside a transaction: end the run, its open steps, its reservations; write the outcome to the audit trail."""
+    now = timezone.now()
+    phases = dict(run.phases)
+    if run.phase in phases and "ended" not in phases[run.phase]:
+        phases[run.phase] = {**phases[run.phase], "ended": time.time()}
+    Run.objects.filter(pk=run.pk).update(
+        state=state, reason=reason, evidence=evidence[:4000], ended_at=now, phases=phases, version=F("version") + 1,
+        lease_token="", lease_until=None,
+    )
+    left = Step.State.CANCELLED if state == Run.State.CANCELLED else Step.State.SKIPPED
+    run.steps.filter(state=Step.State.WAITING).update(state=left)
+    run.steps.filter(state=Step.State.RUNNING).update(state=Step.State.CANCELLED if left == "cancelled" else Step.State.FAILED, ended_at=now)
+    Reservation.objects.filter(run=run).delete()
+    run.refresh_from_db()
+    settle(run)
+    outcome = "done" if state == Run.State.SUCCEEDED else "failed"
+    seconds = round((now - run.created_at).total_seconds(), 1)
+    about = run.deployment
+    record(
+        actor_of(run), f"{'deployment' if about else 'node'}:{PAST.get(run.story, run.story)}",
+        object_type="deployment" if about else "run", object_id=str(about.pk if about else run.pk),
+        object_name=about.name if about else f"run {run.pk}", outcome=outcome, reason=run.why, run=run.pk,
+        after={"state": state, "reason": reason, "seconds": seconds, "plan": run.digest[:12]},
+    )
+    ring_on_commit("run", run.pk)
+    ring_on_commit("fleet", 0)
+    ring_on_commit("audit", 0)
