@@ -114,6 +114,22 @@ def _write_refusal(denied: Denied, unwritten: int) -> None:
     )
 
 
+def refuse_token(name: str, token_id: int | None, address: str) -> None:
+    """Write that a token was refused: an unknown one, or a known one that is revoked or expired."""
+    actor = Actor("token", token_id, name or "unknown token", "", address)
+    passed, unwritten = _refusals.admit(actor, Tag.TOKEN_REFUSED)
+    if passed:
+        record(
+            actor,
+            Tag.TOKEN_REFUSED,
+            object_type="token",
+            object_id=token_id or "",
+            object_name=name,
+            outcome=Outcome.DENIED,
+            after={"refusals_not_written_before": unwritten} if unwritten else None,
+        )
+
+
 def inside_transaction() -> bool:
     """Whether the caller opened a transaction (the one around a test case does not count)."""
     return any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)

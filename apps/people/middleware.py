@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from apps.audit.actor import Actor
 from apps.audit.context import request_id
-from apps.people.access import PUBLIC, Denied, NotSignedIn, action_of, authorize
+from apps.people.access import PUBLIC, Denied, NotSignedIn, action_of, authorize, refuse_token
 from apps.people.models import ApiToken, User
 from apps.people.sessions import client_address, standing_of
 
@@ -123,6 +123,7 @@ def _token_actor(authorization: str, address: str) -> Actor | None:
     digest = hashlib.sha256(value.strip().encode()).hexdigest()
     token = ApiToken.objects.filter(sha256=digest).first()
     if token is None or token.state != "active":
+        refuse_token(token.name if token else "", token.pk if token else None, address)
         return None
     now = timezone.now()
     if token.last_used_at is None or now - token.last_used_at > _LAST_USED:

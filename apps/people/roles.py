@@ -56,6 +56,11 @@ def allows(role: str, action: str) -> bool:
     return action in ACTIONS and action in ROLES.get(role, frozenset())
 
 
+def actions_of(role: str) -> list[str]:
+    """What `role` may do, in the order of the table; nothing for an unknown role."""
+    return [action for action in ACTIONS if allows(role, action)]
+
+
 def roles_that_may(action: str) -> list[str]:
     """The roles that may do `action`, the least powerful first."""
     return [role for role in ROLES if allows(role, action)]
@@ -64,7 +69,7 @@ def roles_that_may(action: str) -> list[str]:
 def as_json() -> dict[str, Any]:
     """The whole table: `{"roles": {role: [action, …]}, "actions": {action: sentence}}`."""
     return {
-        "roles": {role: [action for action in ACTIONS if action in may] for role, may in ROLES.items()},
+        "roles": {role: actions_of(role) for role in ROLES},
         "actions": dict(ACTIONS),
     }
 
