@@ -132,6 +132,7 @@ class JobLook:
     reason: str | None = None  # for lost: rebooted, killed
     pid: int | None = None
     boot_id: str | None = None
+    note: str | None = None  # log_capped, log_lost (disk full), log_shrunk (smaller than the offset: somebody cut it)
 
 
 class Jobs(Protocol):

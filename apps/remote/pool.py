@@ -1,0 +1,137 @@
+"""Warm connections: one per endpoint and process, a jump host's shared by all nodes behind it.
+
+A pool is never used across a fork: a child that finds its parent's pool lets go of the connections without a word on them
+and starts empty. Threads of one process share it freely.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from apps.remote import hops
+from apps.remote.ssh import ParamikoTransport, connect
+from apps.remote.transport import Endpoint, RemoteError
+from apps.remote.wire import Limits
+
+Connect = Callable[..., ParamikoTransport]
+
+
+class Pool:
+    """`get(endpoint)` gives a living transport. Callers don't close what they got; `close()` ends all."""
+
+    def __init__(self, *, limits: Limits | None = None, idle_s: float = 300.0, connect: Connect = connect) -> None:
+        self._limits, self._idle_s, self._connect = limits or Limits(), idle_s, connect
+        self._start_empty()
+
+    def get(self, endpoint: Endpoint) -> ParamikoTransport:
+        """The warm transport, or a new one when there is none or it died. Raises RemoteError.
+
+        Several callers of one endpoint share one attempt and its failure; different endpoints don't wait for each other.
+        A connection that was silent for longer than the limit is asked for a sign of life first.
+        """
+        self._mind_forks()
+        self.close_idle()
+        with self._lock:
+            future = self._warm.get(endpoint)
+            mine = future is None or _dead(future)
+            if future is None or mine:
+                dead = future
+                future = self._warm[endpoint] = Future()
+        if not mine:
+            return self._checked(endpoint, future)
+        try:
+            if dead is not None and dead.exception() is None:
+                dead.result().close()
+            future.set_result(self._new(endpoint))
+        except BaseException as error:
+            with self._lock:
+                if self._warm.get(endpoint) is future:
+                    del self._warm[endpoint]
+            future.set_exception(error)
+            raise
+        self._drop_predecessors(endpoint)
+        return future.result()
+
+    def close_idle(self) -> None:
+        """Close connections that nobody used for `idle_s` and that no other connection runs through."""
+        with self._lock:
+            ready = [(endpoint, future.result()) for endpoint, future in self._warm.items() if _usable(future)]
+            parents = {id(transport.parent) for _, transport in ready}
+            now = time.monotonic()
+            idle = [(endpoint, transport) for endpoint, transport in ready if id(transport) not in parents
+                    and not transport.busy and now - transport.last_used > self._idle_s]
+            for endpoint, _ in idle:
+                del self._warm[endpoint]
+        for _, transport in idle:
+            transport.close()
+
+    def close(self) -> None:
+        """End all connections, inner ones before those they run through."""
+        if self._process != os.getpid():
+            self._mind_forks()
+            return
+        with self._lock:
+            all_of_them = [future.result() for future in self._warm.values() if _usable(future)]
+            self._warm.clear()
+        for transport in sorted(all_of_them, key=lambda each: len(hops.chain(each.endpoint)), reverse=True):
+            transport.close()
+
+    def __len__(self) -> int:
+        return sum(1 for future in list(self._warm.values()) if _usable(future) and future.result().alive)
+
+    def _new(self, endpoint: Endpoint) -> ParamikoTransport:
+        parent = None
+        if endpoint.via is not None:
+            try:
+                parent = self.get(endpoint.via)
+            except RemoteError as error:
+                raise hops.jump_failure(error) from error
+        return self._connect(endpoint, parent=parent, limits=self._limits)
+
+    def _checked(self, endpoint: Endpoint, future: Future[ParamikoTransport]) -> ParamikoTransport:
+        """Somebody else's connection, asked whether it lives when it was silent for long."""
+        transport = future.result(timeout=600)
+        if transport.silent_s < self._limits.silence_s or transport.probe():
+            return transport
+        transport.close()
+        return self.get(endpoint)
+
+    def _drop_predecessors(self, endpoint: Endpoint) -> None:
+        """A node whose key, pins or way changed is a new endpoint: the old connection goes as soon as nobody uses it."""
+        with self._lock:
+            old = [(key, future) for key, future in self._warm.items() if key.name == endpoint.name and key != endpoint]
+            parents = {id(future.result().parent) for future in self._warm.values() if _usable(future)}
+            unused = [(key, future.result()) for key, future in old if _usable(future)
+                      and not future.result().busy and id(future.result()) not in parents]
+            for key, _ in unused:
+                del self._warm[key]
+        for _, transport in unused:
+            transport.close()
+
+    def _start_empty(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._warm: dict[Endpoint, Future[ParamikoTransport]] = {}
+
+    def _mind_forks(self) -> None:
+        if self._process == os.getpid():
+            return
+        inherited = [future.result() for future in self._warm.values() if _usable(future)]
+        self._start_empty()
+        for transport in inherited:
+            transport.abandon()
+
+
+def _usable(future: Future[ParamikoTransport]) -> bool:
+    return future.done() and future.exception() is None
+
+
+def _dead(future: Future[ParamikoTransport]) -> bool:
+    return future.done() and (future.exception() is not None or not future.result().alive)
+
+
+
