@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import types
+import typing
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from apps.facts.values import (
-    Container, Disk, Docker, Gpus, Hca, Image, Interface, Listener, Machine, Memory, ModelFolder, Privileges, Software, Unit,
+    Container,
+    Disk,
+    Docker,
+    Gpus,
+    Hca,
+    Image,
+    Interface,
+    Killed,
+    Listener,
+    Machine,
+    Memory,
+    ModelFolder,
+    Privileges,
+    Software,
+    Unit,
 )
 
 
@@ -42,12 +60,69 @@ class Sheet:
     software: tuple[Software, ...] | None = None
     privileges: Privileges | None = None
     internet: bool | None = None
+    killed: tuple[Killed, ...] | None = None  # for memory, since boot
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values; `from_json` gives an equal Sheet back."""
-        raise NotImplementedError
+        """Plain JSON values; `from_json` gives an equal Sheet back.
+
+        NUL and lone surrogates, which databases and UTF-8 refuse, become U+FFFD.
+        """
+        plain = _plain(self)
+        assert isinstance(plain, dict)
+        return plain
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Sheet:
-        raise NotImplementedError
+        """The Sheet of `to_json`'s value, also after a trip through JSON text. Keys that this version doesn't know are left out,
+        those it lacks take their default. Raises TypeError or ValueError for a body that is no sheet."""
+        sheet = _built(cls, body)
+        assert isinstance(sheet, Sheet)
+        return sheet
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return _storable(value)
+    if dataclasses.is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {_storable(str(key)): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _storable(text: str) -> str:
+    if "\0" not in text and text.isascii():
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _built(kind: Any, value: Any) -> Any:
+    """The value as `kind` says: dataclasses from dicts, tuples from lists, a number as float where a float is meant."""
+    if kind is Any or value is None:
+        return value
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return _built(next(part for part in parts if part is not type(None)), value)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise TypeError(f"a list was expected, not {type(value).__name__}")
+        each = [parts[0]] * len(value) if len(parts) == 2 and parts[1] is Ellipsis else list(parts)
+        return tuple(_built(part, item) for part, item in zip(each, value, strict=True))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise TypeError(f"an object was expected, not {type(value).__name__}")
+        return {key: _built(parts[1], item) for key, item in value.items()}
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise TypeError(f"an object was expected, not {type(value).__name__}")
+        hints = _hints(typing.cast(type, kind))
+        return typing.cast(Any, kind)(**{name: _built(hints[name], item) for name, item in value.items() if name in hints})
+    return float(value) if kind is float and isinstance(value, int) else value

@@ -21,6 +21,9 @@ class Machine:
     uid: int | None = None
     home: str | None = None
     shell: str | None = None
+    locale: str | None = None  # LANG or LC_ALL of the login, before the probe set C
+    groups: tuple[str, ...] = ()
+    cpus: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,40 @@ class Memory:
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     cma_total_bytes: int | None = None
+    cma_free_bytes: int | None = None
+    buffers_bytes: int | None = None
+    anonymous_bytes: int | None = None
+    shared_bytes: int | None = None
+    slab_bytes: int | None = None
+    page_tables_bytes: int | None = None
+    huge_pages_bytes: int | None = None  # reserved, whether used or not
+
+    @property
+    def used_bytes(self) -> int | None:
+        """Total minus available: what planning counts as taken."""
+        if self.total_bytes is None or self.available_bytes is None:
+            return None
+        return self.total_bytes - self.available_bytes
+
+    @property
+    def unattributed_bytes(self) -> int | None:
+        """What no category of the kernel explains: on unified-memory parts this is the GPU's memory."""
+        parts = (self.total_bytes, self.free_bytes, self.cached_bytes, self.anonymous_bytes)
+        if any(part is None for part in parts):
+            return None
+        known = sum(part or 0 for part in (
+            self.free_bytes, self.buffers_bytes, self.cached_bytes, self.anonymous_bytes, self.slab_bytes,
+            self.page_tables_bytes, self.huge_pages_bytes))
+        return max(0, (self.total_bytes or 0) - known)
+
+
+@dataclass(frozen=True)
+class MigInstance:
+    gi: int
+    ci: int | None = None
+    device: int | None = None
+    mem_total_mib: int | None = None
+    mem_used_mib: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +85,8 @@ class Gpu:
     power_w: float | None = None
     power_cap_w: float | None = None
     clock_mhz: int | None = None
+    mig: str | None = None  # Enabled, Disabled, Disabled (pending), Enabled (pending)
+    instances: tuple[MigInstance, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,12 +107,17 @@ class Gpus:
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     problem: str | None = None  # a reason of diagnosis.reasons, e.g. driver_mismatch, no_driver
+    evidence: str | None = None  # the line that proves the problem
+    tool: str | None = None  # version of nvidia-smi itself; under WSL it differs from the driver
+    library: str | None = None  # on driver_mismatch: the user-space library
+    kernel_module: str | None = None  # the module that is loaded, by /proc/driver/nvidia/version
 
 
 @dataclass(frozen=True)
 class Disk:
     mount: str
-    filesystem: str | None = None
+    filesystem: str | None = None  # the device or HOST:/export
+    type: str | None = None  # ext4, nfs4 …
     size_bytes: int | None = None
     used_bytes: int | None = None
     available_bytes: int | None = None
@@ -86,6 +130,11 @@ class Docker:
     client_version: str | None = None
     runtimes: tuple[str, ...] = ()
     problem: str | None = None  # docker_missing, docker_denied, docker_down …
+    evidence: str | None = None  # the line that proves the problem
+    cgroup: str | None = None  # driver and version, e.g. "systemd v2"
+    storage: str | None = None
+    root: str | None = None  # DockerRootDir
+    snap: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +154,12 @@ class Container:
     labels: dict[str, str] = field(default_factory=dict)
     ports: tuple[str, ...] = ()
     memory_bytes: int | None = None  # GPU memory of its processes plus what its cgroup says, if known
+    oom_killed: bool | None = None
+    finished_at: str | None = None
+    error: str | None = None
+    command: str | None = None
+    network: str | None = None
+    compose_project: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +170,8 @@ class Image:
     arch: str | None = None
     size_bytes: int | None = None
     created: str | None = None
+    env: dict[str, str] = field(default_factory=dict)  # the few variables that say what is inside
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,6 +185,10 @@ class Unit:
     containers: tuple[str, ...] = ()  # names that its ExecStart starts
     exec_start: str | None = None
     pid: int | None = None
+    fragment: str | None = None  # the unit file's path
+    restarts: int | None = None
+    result: str | None = None  # success, exit-code, oom-kill …
+    vendor: bool | None = None  # its file is not under /etc or /run
 
 
 @dataclass(frozen=True)
@@ -148,6 +209,9 @@ class Interface:
     addresses: tuple[Address, ...] = ()
     mac: str | None = None
     role: str | None = None  # fabric, management, ignore
+    default_route: bool | None = None
+    wireless: bool | None = None
+    hca: str | None = None
 
 
 @dataclass(frozen=True)
@@ -160,6 +224,10 @@ class Hca:
     netdev: str | None = None
     link_layer: str | None = None
     gid_index: int | None = None
+
+    @property
+    def active(self) -> bool | None:
+        return None if self.state is None else self.state.upper() == "ACTIVE"
 
 
 @dataclass(frozen=True)
@@ -179,6 +247,10 @@ class ModelFolder:
     complete: bool | None = None
     config: dict[str, Any] | None = None  # config.json, parsed
     weights_bytes: int | None = None  # sum of the weight files
+    name: str | None = None  # owner/name where the path says so
+    missing: tuple[str, ...] = ()  # expected weight files that are not there
+    partial_bytes: int | None = None  # of unfinished downloads beside it
+    index_total_bytes: int | None = None  # metadata.total_size of the index
 
 
 @dataclass(frozen=True)
@@ -197,3 +269,43 @@ class Privileges:
     docker_group: bool | None = None
     linger: bool | None = None
     remove_ipc: bool | None = None
+    drop_caches: bool | None = None  # sudo may write /proc/sys/vm/drop_caches without a password
+    memlock_bytes: int | None = None  # of this login; -1 is unlimited
+    open_files: int | None = None
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Somebody whom the kernel or systemd-oomd ended for memory."""
+
+    scope: str  # global, cgroup, oomd
+    process: str | None = None
+    pid: int | None = None
+    unit: str | None = None
+    container: str | None = None  # id, as its cgroup says
+    anon_bytes: int | None = None
+    line: str | None = None
+
+
+@dataclass(frozen=True)
+class RayStatus:
+    """What `ray status` says about a cluster."""
+
+    active: int | None = None
+    idle: int | None = None
+    pending: int | None = None
+    failures: int | None = None
+    gpu_used: float | None = None
+    gpu_total: float | None = None
+    gpu_in_pg: float | None = None
+    demands: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    resources: dict[str, tuple[str, str]] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def alive(self) -> int | None:
+        """Active and idle nodes: an idle node is alive."""
+        if self.active is None and self.idle is None:
+            return None
+        return (self.active or 0) + (self.idle or 0)

@@ -1,0 +1,146 @@
+"""Model folders on the node's own paths: how big, how complete, and their config."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.facts.fact import Fact, fact
+from apps.facts.sheet import Evidence
+from apps.facts.values import ModelFolder
+
+_OF = re.compile(r"^(?P<stem>.*?)-?(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<rest>.*)$")
+_WEIGHTS = (".safetensors", ".gguf", ".pth")
+_HUB = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
+
+
+@dataclass
+class _Folder:
+    files: dict[str, int] = field(default_factory=dict)
+    expected: set[str] = field(default_factory=set)
+    config: str = ""
+    partial: int | None = None
+    total: int | None = None
+
+
+def folders(text: str) -> tuple[ModelFolder, ...]:
+    """`@folder PATH`, then `SIZE<TAB>PATH` of each file (symlinks followed), `@expected NAME`, `@total BYTES`, `@partial BYTES`
+    and the lines of config.json behind `|`."""
+    found: dict[str, _Folder] = {}
+    current: _Folder | None = None
+    for line in text.splitlines():
+        if line.startswith("@folder "):
+            current = found.setdefault(line[8:], _Folder())
+        elif current is not None:
+            _take(current, line)
+    return tuple(_made(path, folder) for path, folder in found.items() if folder.files or folder.expected)
+
+
+def _take(folder: _Folder, line: str) -> None:
+    if line.startswith("|"):
+        folder.config += line[1:] + "\n"
+    elif line.startswith("@expected "):
+        folder.expected.add(line[10:].strip())
+    elif line.startswith(("@total ", "@partial ")):
+        word, _, number = line[1:].partition(" ")
+        if number.strip().isdigit():
+            setattr(folder, word, int(number.strip()[:18]))
+    else:
+        size, tab, path = line.partition("\t")
+        if tab and size.isdigit() and len(size) < 19:
+            folder.files[path.removeprefix("./")] = int(size)
+
+
+def _made(path: str, folder: _Folder) -> ModelFolder:
+    weights = {name: size for name, size in folder.files.items() if is_weight(name)}
+    expected = folder.expected or by_names(set(weights))
+    present = {name for name, size in weights.items() if size > 0}
+    missing = sorted(expected - present)
+    hub = _HUB.search(path)
+    complete: bool | None = None
+    if expected:
+        complete = not missing and not _short(folder, weights)
+    elif weights:
+        complete = not folder.partial and all(weights.values())
+    return ModelFolder(
+        path=path, bytes=sum(folder.files.values()), shards=len(expected & present) if expected else len(present),
+        shards_expected=len(expected) or (len(present) if complete else None), complete=complete, config=_config(folder.config),
+        weights_bytes=sum(weights.values()), name=f"{hub.group(1)}/{hub.group(2)}" if hub else None, missing=tuple(missing[:200]),
+        partial_bytes=folder.partial, index_total_bytes=folder.total,
+    )
+
+
+def _short(folder: _Folder, weights: dict[str, int]) -> bool:
+    """Files smaller than the tensors that the index says are in them."""
+    return folder.total is not None and sum(size for name, size in weights.items() if name in folder.expected) < folder.total
+
+
+def is_weight(name: str) -> bool:
+    """A weight file of the model itself; `original/`, `consolidated` duplicates and optimizer states are not loaded."""
+    if "/" in name and not name.startswith("transformer/"):
+        return False
+    base = name.rsplit("/", 1)[-1]
+    return base.endswith(_WEIGHTS) or (base.startswith("pytorch_model") and base.endswith(".bin"))
+
+
+def by_names(names: set[str]) -> set[str]:
+    """What `model-00001-of-00039.safetensors` says about its siblings."""
+    expected = set()
+    for name in names:
+        found = _OF.match(name)
+        if found and 0 < int(found["count"]) <= 10_000:
+            width = len(found["number"])
+            stem = name[: found.start("number")]
+            expected |= {f"{stem}{number:0{width}d}-of-{found['count']}{found['rest']}" for number in range(1, int(found["count"]) + 1)}
+    return expected
+
+
+def _config(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@fact
+class ModelsFact(Fact):
+    """Folders that hold a model: /models, the Hub cache, and the paths that the caller names (`extra={"models": "one a line"}`)."""
+
+    name = "models"
+    reads = "find -L FOLDER, config.json and *.index.json of each model folder"
+    timeout_s = 25
+    script = r"""
+hub=${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}
+one() {
+  [ -d "$1" ] || return 0
+  printf '@folder %s\n' "${1%/}"
+  ( cd "$1" && find -L . -maxdepth 3 -type f -exec stat -L -c '%s	%n' {} + 2>/dev/null | head -n 3000 )
+  for index in "$1"/*.index.json; do
+    [ -f "$index" ] || continue
+    grep -oE '"[^"]+\.(safetensors|bin)"' "$index" | sort -u | sed -e 's/^"/@expected /' -e 's/"$//'
+    sed -n 's/.*"total_size": *\([0-9][0-9]*\).*/@total \1/p' "$index" | head -n 1
+    break
+  done
+  case $1 in */snapshots/*)
+    part=$(find "${1%/snapshots/*}/blobs" -name '*.incomplete' -type f -exec stat -c %s {} + 2>/dev/null | awk '{ n += $1 } END { if (NR) printf "%.0f", n }')
+    [ -z "$part" ] || printf '@partial %s\n' "$part" ;;
+  esac
+  [ ! -f "$1/config.json" ] || { head -c 262144 "$1/config.json" | tr -d '\000\r' | sed 's/^/|/'; echo; }
+}
+{
+  printf '%s\n' "$SPARKWEB_MODELS"
+  for path in /models/*/ /models/*/*/ "$HOME"/models/*/; do
+    for file in "$path"config.json "$path"*.gguf "$path"*.safetensors; do [ -e "$file" ] && { printf '%s\n' "$path"; break; }; done
+  done
+  for path in "$hub"/models--*/snapshots/*/; do [ -d "$path" ] && printf '%s\n' "$path"; done
+} | sed 's:/*$::' | awk 'NF && !seen[$0]++' | head -n 80 | while IFS= read -r path; do one "$path"; done
+:
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> tuple[ModelFolder, ...] | None:
+        found = folders(evidence.stdout)
+        return found if found or evidence.exit_code == 0 else None
