@@ -1,0 +1,162 @@
+"""Bytes of a log into numbered, clean lines, and the pieces that many logs share: process prefixes, progress bars, words.
+
+A line ends at \\n, at \\r or at \\r\\n (one end), because progress bars rewrite their line with \\r. Memory is bounded: of a
+line longer than LONGEST only the beginning is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LONGEST = 16_384  # bytes kept of one line
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+# Lower case letters, digits and underscore stay; everything else becomes a space. Non-ASCII bytes stay, inside words.
+_TO_WORDS = bytes(
+    byte if 97 <= byte <= 122 or 48 <= byte <= 57 or byte == 95 or byte >= 128 else byte + 32 if 65 <= byte <= 90 else 32
+    for byte in range(256)
+)
+
+
+class Splitter:
+    """Cut a stream into lines. `feed` gives the lines that have ended; `tail` is what has not."""
+
+    def __init__(self) -> None:
+        self.tail = b""
+        self._after_return = False  # the last line ended with \r: a \n now belongs to it
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self._after_return and data:
+            self._after_return = False
+            if data.startswith(b"\n"):
+                data = data[1:]
+        if not data:
+            return []
+        self._after_return = data.endswith(b"\r")
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        if len(lines) == 1:
+            if len(self.tail) < LONGEST:
+                self.tail = (self.tail + data)[:LONGEST]
+            return []
+        if self.tail:
+            lines[0] = (self.tail + lines[0])[:LONGEST]
+        self.tail = lines.pop()[:LONGEST]
+        return lines
+
+    def close(self) -> list[bytes]:
+        """The last line, if it did not end."""
+        lines = [self.tail] if self.tail else []
+        self.tail, self._after_return = b"", False
+        return lines
+
+
+def clean(line: bytes) -> bytes:
+    """Without ANSI escapes, cut at LONGEST."""
+    if len(line) > LONGEST:
+        line = line[:LONGEST]
+    return _ANSI.sub(b"", line) if b"\x1b" in line else line
+
+
+def words(line: bytes) -> list[bytes]:
+    """The words of a line in lower case, without punctuation."""
+    return line.translate(_TO_WORDS).split()
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One frame of a tqdm progress bar. `done` and `total` are in the bar's own unit, bytes where it counts in k, M, G."""
+
+    label: str
+    percent: int
+    done: float
+    total: float | None
+    unit: str  # items or bytes
+    elapsed_s: int
+    seconds_per_item: float | None
+    rate: str
+
+
+_BAR = re.compile(
+    r"(?P<percent>\d{1,3})%(?: Completed \||\|[^|\n]{0,400}\|)\s{0,4}(?P<done>[\d.]{1,20}[kKMGTP]?)(?:i?B)?/(?P<total>[\d.]{1,20}[kKMGTP]?|\?)(?:i?B)?"
+    r"\s{0,4}\[(?P<elapsed>[\d:]{1,12})<(?P<left>[^,\]]{1,20})(?:,\s{0,4}(?P<rate>[^\],]{0,40}))?[^\]]{0,80}\]"
+)
+_RATE = re.compile(r"([\d.]+)\s*([kKMGTP]?)(s/\w+|\w+/s)")
+_SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+def _number(text: str) -> float:
+    scale = _SCALE.get(text[-1], 1.0) if not text[-1].isdigit() else 1.0
+    try:
+        return float(text.rstrip("kKMGTP")) * scale
+    except ValueError:
+        return 0.0
+
+
+def _elapsed(text: str) -> int:
+    total = 0
+    for part in text.split(":"):
+        total = total * 60 + (int(part) if part.isdigit() else 0)
+    return total
+
+
+def _seconds_per_item(rate: str) -> float | None:
+    match = _RATE.search(rate)
+    if match is None:
+        return None
+    value = _number(match[1] + match[2])
+    if match[3].startswith("s/"):
+        return value
+    return 1.0 / value if value else None
+
+
+def bars(text: str) -> Iterator[Bar]:
+    """All whole frames in a line, in order; several may stand one after the other without any separator."""
+    at = 0
+    for match in _BAR.finditer(text):
+        done, total = match["done"], match["total"]
+        rate = match["rate"] or ""
+        yield Bar(
+            label=text[at : match.start()].strip().rstrip(":").strip(),
+            percent=min(int(match["percent"]), 100),
+            done=_number(done),
+            total=None if total == "?" else _number(total),
+            unit="bytes" if total[-1] in "kKMGTP" or "B/s" in rate else "items",
+            elapsed_s=_elapsed(match["elapsed"]),
+            seconds_per_item=_seconds_per_item(rate),
+            rate=rate,
+        )
+        at = match.end()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who printed a line: `(Worker_TP1 pid=77)` is process "Worker_TP1", key "Worker_TP1 pid=77", tensor rank 1."""
+
+    process: str = ""
+    key: str = ""
+    rank: int | None = None  # the number in the prefix, which is the world rank where pipeline and data parallel are 1
+    local: bool = True  # False: Ray says that it runs at another address
+
+
+NOBODY = Origin()
+_PREFIX = re.compile(r"\s{0,4}\((?P<process>[A-Za-z]\w{0,60})(?P<rest>(?: [^()\n]{0,100}(?:pid|rank)=\d[^()\n]{0,100}| (?:pid|rank)=\d[^()\n]{0,100}))\)\s?(?:\x20(?=\S))?")
+_TAG = re.compile(r"_(DP|PP|TP)(\d{1,4})")
+_RANK = re.compile(r"\brank=(\d{1,5})")
+_RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
+_ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
+
+
+def origin_of(text: str) -> tuple[Origin, str]:
+    """(who printed the line, the line without that prefix)."""
+    match = _PREFIX.match(text)
+    if match is None:
+        tag = _RANK_TAG.match(text)
+        return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)
+    process, rest = match["process"], match["rest"].strip()
+    tags = {kind: int(number) for kind, number in _TAG.findall(process)}
+    said = _RANK.search(rest)
+    rank = int(said[1]) if said else tags.get("TP")
+    return Origin(process, f"{process} {rest}", rank, _ADDRESS.search(rest) is None), text[match.end() :]

@@ -1,0 +1,130 @@
+"""How far an engine is on its way to serving: phases in order, shards per rank, and one overall figure that never falls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from apps.diagnosis.lines import Bar
+from apps.diagnosis.reading import Progress
+
+PHASES = ("starting", "downloading", "loading", "compiling", "profiling", "autotuning", "graphs", "finishing", "ready")
+# Where each phase begins on the way from 0 to 1: about the time it takes with a model that fills two Sparks.
+BEGINS = dict(zip(PHASES, (0.0, 0.02, 0.05, 0.80, 0.85, 0.88, 0.90, 0.97, 1.0), strict=True))
+_ENDS = dict(zip(PHASES, (*tuple(BEGINS.values())[1:], 1.0), strict=True))
+MAIN_LOAD = 0.92  # part of the loading phase that belongs to the model, where a drafter follows
+MOST_RANKS = 1024  # ranks kept; more would only be garbage in the input
+
+
+@dataclass
+class RankLoad:
+    phase: str = "starting"
+    load: int = 0  # which load of this rank: 0 the model, 1 the drafter …
+    done: float = 0
+    total: float | None = None
+    unit: str = "shards"
+    seconds_per_item: float | None = None
+    furthest: float = 0.0  # of the loading phase, 0..1
+    percent: int | None = None
+
+
+@dataclass
+class Load:
+    expected_loads: int = 1
+    phase: str = "starting"
+    overall: float = 0.0
+    ranks: dict[int, RankLoad] = field(default_factory=dict)
+    loads: list[dict[str, float]] = field(default_factory=list)  # {"shards": n, "s": seconds} of the slowest rank
+
+    def rank(self, rank: int | None) -> RankLoad:
+        key = rank or 0
+        if key not in self.ranks and len(self.ranks) >= MOST_RANKS:
+            return RankLoad()
+        return self.ranks.setdefault(key, RankLoad())
+
+    def bar(self, rank: int | None, bar: Bar, *, unit: str = "shards") -> None:
+        """A frame of a bar that counts what is loaded."""
+        state = self.rank(rank)
+        if bar.done < state.done and (state.total is None or state.done >= state.total or bar.total != state.total):
+            state.load += 1
+        state.phase, state.done, state.total = "loading", bar.done, bar.total
+        state.unit, state.seconds_per_item, state.percent = unit, bar.seconds_per_item, bar.percent
+        share = bar.done / bar.total if bar.total else bar.percent / 100
+        self._reached(state, min(share, 1.0))
+        self._remember(state)
+
+    def _reached(self, state: RankLoad, share: float) -> None:
+        expected = max(self.expected_loads, state.load + 1 if self.expected_loads > 1 else 1)
+        if expected == 1:
+            at = share
+        elif state.load == 0:
+            at = MAIN_LOAD * share
+        else:
+            at = MAIN_LOAD + (1 - MAIN_LOAD) * (state.load - 1 + share) / (expected - 1)
+        state.furthest = max(state.furthest, min(at, 1.0))
+        self.enter("loading")
+
+    def _remember(self, state: RankLoad) -> None:
+        while len(self.loads) <= state.load and len(self.loads) < 16:
+            self.loads.append({})
+        if state.load < 16 and state.total:
+            self.loads[state.load]["shards"] = int(state.total)
+
+    def weights_took(self, rank: int | None, seconds: float) -> None:
+        state = self.rank(rank)
+        while len(self.loads) <= state.load and len(self.loads) < 16:
+            self.loads.append({})
+        if state.load < 16:
+            known = self.loads[state.load]
+            known["s"] = max(known.get("s", 0.0), seconds)
+        self._reached(state, 1.0)
+
+    def loaded(self, rank: int | None) -> None:
+        """All weights of this rank are in."""
+        state = self.rank(rank)
+        state.furthest, state.phase = 1.0, "loaded"
+        self.enter("loading")
+
+    def enter(self, phase: str, share: float = 0.0) -> None:
+        """This phase has begun (a phase that lies behind is not entered again); `share` of it, 0..1, is done."""
+        if PHASES.index(phase) > PHASES.index(self.phase):
+            self.phase = phase
+        if phase == "loading" and self.ranks:
+            moving = [state.furthest for state in self.ranks.values() if state.total is not None or state.furthest]
+            share = min(moving, default=0.0)
+        at = BEGINS[phase] + (_ENDS[phase] - BEGINS[phase]) * share
+        self.overall = max(self.overall, min(at, 1.0))
+
+    def progress(self) -> Progress:
+        shown = self._slowest()
+        if shown is None or self.phase != "loading":
+            # The loads are over: what stays is the count of the model's own shards, not the drafter's.
+            main = int(self.loads[0]["shards"]) if self.loads and "shards" in self.loads[0] else None
+            return Progress(self.phase, round(self.overall, 4), main, main, shown.unit if shown and main is not None else None)
+        return Progress(self.phase, round(self.overall, 4), *_count(shown), shown.seconds_per_item, self._detail(shown))
+
+    def _slowest(self) -> RankLoad | None:
+        counted = [state for state in self.ranks.values() if state.total is not None]
+        return min(counted, key=lambda state: state.furthest, default=None)
+
+    def _detail(self, shown: RankLoad | None) -> dict[str, object]:
+        detail: dict[str, object] = {}
+        if shown is not None and shown.load:
+            detail["load"] = shown.load + 1
+        if shown is not None and shown.percent is not None:
+            detail["percent"] = shown.percent
+        return detail
+
+    def by_rank(self) -> dict[int, Progress]:
+        made = {}
+        for rank, state in sorted(self.ranks.items()):
+            phase = state.phase if PHASES.index(self.phase) <= PHASES.index("loading") else self.phase
+            overall = BEGINS["loading"] + (BEGINS["compiling"] - BEGINS["loading"]) * state.furthest if state.furthest else 0.0
+            made[rank] = Progress(phase, round(max(overall, self.overall if self.phase not in ("starting", "downloading", "loading") else 0.0), 4),
+                                  *_count(state), state.seconds_per_item, self._detail(state))
+        return made
+
+
+def _count(state: RankLoad | None) -> tuple[int | None, int | None, str | None]:
+    if state is None or state.total is None:
+        return None, None, None
+    return int(state.done), int(state.total), state.unit

@@ -1,0 +1,354 @@
+"""What a stream of output has told so far, and the machinery that every reader shares: rules chosen by the words of a line.
+
+A rule is tried only on lines that hold its trigger word, so ordinary lines cost next to nothing however many rules there are.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.diagnosis.lines import _TO_WORDS as _WORDS
+from apps.diagnosis.lines import NOBODY, Origin, Splitter, bars, clean, origin_of, words
+from apps.diagnosis.load import Load
+from apps.diagnosis.masking import mask_text
+from apps.diagnosis.reading import Failure, Milestone, Progress, Reading
+from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.signs import ECHO, ENGINE_SIGNS, ROOT, SUSPECT, Sign
+
+MOST_MILESTONES = 400
+MOST_WARNINGS = 50
+MOST_PROCESSES = 2048
+EVIDENCE = 600  # characters of a line that are kept as evidence
+FOLLOWING = 8  # lines after a sign whose text may be broken over several
+
+
+@dataclass(frozen=True)
+class Line:
+    number: int
+    text: str  # without process prefix
+    origin: Origin
+    rank: int | None
+
+
+@dataclass
+class Suspect:
+    """A sign that was seen, as long as nothing better is known."""
+
+    sign: Sign
+    line_number: int
+    evidence: str
+    rank: int | None
+    values: dict[str, Any]
+    phase: str
+    reason: str
+    cause: str
+
+
+@dataclass
+class Story:
+    """All state of a reader; small, plain and bounded, so that it can be copied to look ahead."""
+
+    votes: Counter[str] = field(default_factory=Counter)
+    facts: dict[str, Any] = field(default_factory=dict)
+    milestones: list[Milestone] = field(default_factory=list)
+    warnings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    signs: dict[int, Suspect] = field(default_factory=dict)  # the first one by strength
+    open_sign: tuple[Sign, int, str, int | None, int] | None = None  # sign, line, text so far, rank, lines left
+    load: Load = field(default_factory=Load)
+    transfer: Progress | None = None
+    ready: bool = False
+    processes: dict[str, int] = field(default_factory=dict)  # Origin.key -> rank, where a line said so
+    remote_processes: int = 0
+    marks: dict[str, Any] = field(default_factory=dict)  # what rules remember for themselves
+    clock: float | None = None  # seconds, of the last time stamp read
+    entered: dict[str, float] = field(default_factory=dict)  # phase -> clock when it began
+
+    def milestone(self, name: str, line: Line, **values: Any) -> None:
+        if len(self.milestones) < MOST_MILESTONES:
+            self.milestones.append(Milestone(name, line.number, line.rank, values))
+
+    def fact(self, **values: Any) -> None:
+        self.facts.update(values)
+
+    def first(self, **values: Any) -> None:
+        """Keep what was said first."""
+        for name, value in values.items():
+            self.facts.setdefault(name, value)
+
+    def warn(self, name: str, title: str, line: Line, *, severity: str = "info") -> None:
+        known = self.warnings.get(name)
+        if known is not None:
+            known["count"] += 1
+        elif len(self.warnings) < MOST_WARNINGS:
+            self.warnings[name] = {
+                "name": name, "title": title, "severity": severity, "line_number": line.number, "rank": line.rank, "count": 1,
+                "evidence": shorten(line.text),
+            }
+
+    def enter(self, phase: str, line: Line, share: float = 0.0) -> None:
+        before = self.load.phase
+        self.load.enter(phase, share)
+        if self.load.phase != before or not self.entered:
+            stamp = clock_of(line.text)
+            self.clock = stamp if stamp is not None else self.clock
+            if self.clock is not None:
+                self.entered.setdefault(self.load.phase, self.clock)
+
+    def become_ready(self, line: Line) -> None:
+        if not self.ready:
+            self.milestone("ready", line)
+        self.enter("ready", line)
+        self.ready = True
+        self.signs.clear()  # whatever went wrong before, the program got over it
+
+    def suspect(self, sign: Sign, line_number: int, text: str, rank: int | None, values: dict[str, Any]) -> None:
+        cause = values.pop("cause", sign.cause) or sign.reason
+        if sign.strength in self.signs:
+            return
+        self.signs[sign.strength] = Suspect(sign, line_number, shorten(text), rank, values, self.load.phase, sign.reason, cause)
+
+
+def shorten(text: str) -> str:
+    """Evidence for showing: masked, without outer blanks, at most EVIDENCE characters."""
+    plain = mask_text(text[: 4 * EVIDENCE]).strip()
+    return plain if len(plain) <= EVIDENCE else plain[: EVIDENCE - 1] + "…"
+
+
+_STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+
+
+def clock_of(text: str) -> float | None:
+    """Seconds of the first time stamp in the line, comparable within one year."""
+    match = _STAMP.search(text[:200])
+    if match is None:
+        return None
+    _, month, day, hour, minute, second = match.groups()
+    return ((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600.0 + int(minute) * 60 + int(second)
+
+
+Act = Callable[[Story, "re.Match[str]", Line], None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """On a line with the word `trigger` where `pattern` is found, `act`; it counts `votes` for `kind`."""
+
+    kind: str
+    trigger: str
+    pattern: re.Pattern[str]
+    act: Act
+    votes: int = 1
+
+
+@dataclass(frozen=True)
+class Book:
+    """Rules by their trigger words. `kinds`: those that are told apart."""
+
+    rules: Mapping[bytes, tuple[Rule, ...]]
+    signs: Mapping[bytes, tuple[Sign, ...]]
+    triggers: frozenset[bytes]
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
+        by_rule: dict[bytes, list[Rule]] = {}
+        by_sign: dict[bytes, list[Sign]] = {}
+        for rule in rules:
+            by_rule.setdefault(rule.trigger.encode(), []).append(rule)
+        for sign in signs:
+            by_sign.setdefault(sign.trigger.encode(), []).append(sign)
+        return cls(
+            {word: tuple(found) for word, found in by_rule.items()}, {word: tuple(found) for word, found in by_sign.items()},
+            frozenset(by_rule) | frozenset(by_sign) | {b"pid", b"error", b"exception"},
+        )
+
+
+_EXCEPTION = re.compile(r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S")
+_GENERIC = Sign("", _EXCEPTION, "exited", SUSPECT)
+_BLANK_PREFIX = re.compile(r"\s*$")
+
+
+class LogReader:
+    """Reads one stream with a Book of rules. The result depends on the bytes alone, never on how they were cut."""
+
+    def __init__(self, book: Book, kind: str = "") -> None:
+        """`kind`: what the stream is known to be; "" lets the votes of the rules decide."""
+        self._book, self._kind = book, kind
+        self._splitter = Splitter()
+        self._story = Story()
+        self._number = 0
+        self._closed = False
+
+    def feed(self, data: bytes) -> None:
+        if data:
+            self._take(self._splitter.feed(data))
+
+    def close(self) -> None:
+        self._take(self._splitter.close())
+        self._closed = True
+
+    def reading(self) -> Reading:
+        """What is known now. A bar frame that stands whole in a line that has not ended counts already."""
+        story = self._story
+        tail = clean(self._splitter.tail)
+        if tail and not self._closed and b"%" in tail and any(bars(tail.decode("utf-8", "replace"))):
+            story = copy.deepcopy(story)
+            _take_line(self._book, story, tail, self._number + 1)
+        return tell(story, self._kind)
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        triggers, story, number = self._book.triggers, self._story, self._number
+        for raw in lines:
+            number += 1
+            found = triggers.intersection(raw.translate(_WORDS).split())
+            if found or b"\x1b" in raw or b"%" in raw or story.open_sign is not None or raw[:1] in _BLANKS or not raw:
+                _take_line(self._book, story, clean(raw), number)
+        self._number = number
+
+
+_BLANKS = (b"(", b" ")
+
+
+def _take_line(book: Book, story: Story, raw: bytes, number: int) -> None:
+    found = book.triggers.intersection(words(raw))
+    has_bar = b"%" in raw
+    if not (found or has_bar or story.open_sign is not None):
+        return
+    origin, text = origin_of(raw.decode("utf-8", "replace"))
+    line = Line(number, text, origin, rank_of(story, origin))
+    if story.open_sign is not None:
+        _go_on(story, text)
+    if has_bar:
+        for rule in book.rules.get(b"%", ()):
+            _apply(rule, story, line)
+    for word in sorted(found):
+        for rule in book.rules.get(word, ()):
+            _apply(rule, story, line)
+        for sign in book.signs.get(word, ()):
+            _look_for(sign, story, line)
+    if b"error" in found or b"exception" in found or b":" in raw:
+        _look_for_exception(story, line)
+
+
+def _apply(rule: Rule, story: Story, line: Line) -> None:
+    match = rule.pattern.search(line.text)
+    if match is not None:
+        story.votes[rule.kind] += rule.votes
+        rule.act(story, match, line)
+
+
+def _look_for(sign: Sign, story: Story, line: Line) -> None:
+    match = sign.pattern.search(line.text)
+    if match is not None:
+        if sign.kind:
+            story.votes[sign.kind] += 3
+        story.suspect(sign, line.number, line.text, line.rank, {**sign.values, **sign.extract(match)})
+    elif sign.wrapped and story.open_sign is None and len(line.text) < 400:
+        story.open_sign = (sign, line.number, line.text, line.rank, FOLLOWING)
+
+
+def _go_on(story: Story, text: str) -> None:
+    """A message that was broken over lines by a narrow terminal: the pieces are put together again."""
+    if story.open_sign is None:
+        return
+    sign, number, before, rank, left = story.open_sign
+    whole = before + text
+    match = sign.pattern.search(whole)
+    if match is not None and None not in match.groups():
+        story.open_sign = None
+        story.suspect(sign, number, whole, rank, {**sign.values, **sign.extract(match)})
+    elif left <= 1 or len(whole) > 4_000:
+        story.open_sign = None
+    else:
+        story.open_sign = (sign, number, whole, rank, left - 1)
+
+
+def _look_for_exception(story: Story, line: Line) -> None:
+    if SUSPECT in story.signs or ("Error" not in line.text and "Exception" not in line.text):
+        return
+    if "WARNING" not in line.text[:40] and _EXCEPTION.search(line.text):
+        story.suspect(_GENERIC, line.number, line.text, line.rank, {})
+
+
+def rank_of(story: Story, origin: Origin) -> int | None:
+    """The world rank of the process that printed a line, as far as it is known."""
+    if origin is NOBODY:
+        return None
+    known = story.processes.get(origin.key)
+    if known is not None:
+        return known
+    if origin.rank is not None:
+        return origin.rank
+    if origin.process.startswith("RayWorker") and len(story.processes) < MOST_PROCESSES:
+        # Ray names no rank; until the process says its own, the one beside the driver counts as 0, the others in order.
+        if not origin.local:
+            story.remote_processes += 1
+        return story.processes.setdefault(origin.key, 0 if origin.local else story.remote_processes)
+    return None
+
+
+def tell(story: Story, kind: str = "") -> Reading:
+    """The frozen Reading of a story."""
+    chosen = kind or _kind(story)
+    failure = _failure(story)
+    facts = dict(story.facts)
+    progress = story.transfer if story.transfer is not None and chosen not in _ENGINES else None
+    if progress is None and (chosen in _ENGINES or story.load.overall > 0):
+        progress = story.load.progress()
+        facts.update(_phase_seconds(story))
+        if story.load.loads:
+            facts["loads"] = story.load.loads
+    if failure is not None:
+        facts.update({name: value for name, value in failure.values.items() if name not in ("rank",)})
+    if facts.get("ready") is None and chosen in _ENGINES:
+        facts["ready"] = story.ready
+    return Reading(
+        kind=chosen, milestones=tuple(story.milestones), progress=progress, ranks=story.load.by_rank(), ready=story.ready, failure=failure,
+        warnings=tuple(copy.deepcopy(list(story.warnings.values()))), facts=copy.deepcopy(facts),
+    )
+
+
+_ENGINES = frozenset({"vllm", "sglang", "llamacpp"})
+
+
+def _kind(story: Story) -> str:
+    if not story.votes:
+        return "unknown"
+    # NCCL and Ray lines stand inside engine logs, and hub messages too: an engine that shows itself at all is the kind.
+    best = max(story.votes.items(), key=lambda vote: (vote[0] in _ENGINES, vote[1], vote[0]))
+    return best[0]
+
+
+def _phase_seconds(story: Story) -> dict[str, Any]:
+    entered = sorted(story.entered.items(), key=lambda item: item[1])
+    spent = {phase: after - begun for (phase, begun), (_, after) in zip(entered, entered[1:], strict=False) if after >= begun}
+    return {"phase_s": spent} if spent else {}
+
+
+def _failure(story: Story) -> Failure | None:
+    real = [strength for strength in story.signs if strength >= ECHO]
+    if not real:
+        return None
+    strength = max(real)
+    if strength == ECHO and SUSPECT in story.signs:
+        strength = SUSPECT
+    found = story.signs[strength]
+    reason, values = found.reason, dict(found.values)
+    for other, sign in story.signs.items():
+        if other < strength or strength == SUSPECT:
+            values = {**sign.values, **values}
+    codes = values.get("exit_codes") or {}
+    if reason == "exited" and strength == ECHO and set(codes.values()) & {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT"}:
+        reason = "engine_crashed"
+    known = REASONS[reason]
+    values.update(cause=found.cause if reason == found.reason else reason, phase=found.phase)
+    if strength >= ROOT:
+        confidence = "high"
+    else:
+        confidence = "medium" if strength not in (ECHO, SUSPECT) else "low"
+    values["confidence"] = confidence
+    return Failure(reason, known.title, found.evidence, found.line_number, found.rank, known.remedy, values)

@@ -1,0 +1,294 @@
+"""The log of vLLM, 0.6 to current: milestones with values, shards per rank, readiness, and the first cause of a failure.
+
+Formats: vllm/v1 loggers (`INFO 05-30 07:10:12 [core.py:112] …`), the older `INFO 11-18 18:07:26 config.py:350] …`, prefixes
+`(APIServer pid=1)`, `(EngineCore_DP0 pid=2)`, `(Worker_TP1 pid=3)`, `(VllmWorker rank=1 pid=4)`, `(RayWorkerWrapper pid=5, ip=…)`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from apps.diagnosis.lines import bars
+from apps.diagnosis.masking import MASK, mask_text
+from apps.diagnosis.nccl import RULES as NCCL_RULES
+from apps.diagnosis.reading import Reading
+from apps.diagnosis.signs import number
+from apps.diagnosis.story import Act, Book, Line, LogReader, Rule, Story
+
+
+def _rule(trigger: str, pattern: str, act: Act, votes: int = 1) -> Rule:
+    return Rule("vllm", trigger, re.compile(pattern), act, votes)
+
+
+def _phase(phase: str, name: str = "", share: float = 0.0) -> Act:
+    """A line that means: this phase has begun. Named groups of the pattern become facts and values of the milestone."""
+
+    def act(story: Story, match: re.Match[str], line: Line) -> None:
+        values = {key: number(value) for key, value in match.groupdict().items() if value is not None}
+        story.first(**values)
+        if name:
+            story.milestone(name, line, **values)
+        story.enter(phase, line, share)
+
+    return act
+
+
+def _facts(story: Story, match: re.Match[str], line: Line) -> None:
+    story.first(**{key: number(value) for key, value in match.groupdict().items() if value is not None})
+
+
+def _texts(story: Story, match: re.Match[str], line: Line) -> None:
+    story.first(**{key: value for key, value in match.groupdict().items() if value is not None})
+
+
+def _version(story: Story, match: re.Match[str], line: Line) -> None:
+    if "version" not in story.facts:
+        story.first(version=match["version"])
+        story.milestone("version", line, version=match["version"])
+
+
+def _headless(story: Story, match: re.Match[str], line: Line) -> None:
+    _version(story, match, line)
+    story.marks["headless"] = True
+    story.fact(headless=True, head=match["head"])
+
+
+_ARGUMENT = re.compile(r"'(?P<name>\w{1,60})': (?P<value>\[[^\]]{0,400}\]|'[^']{0,400}'|[^,}\s]{1,60})")
+_KEPT = {
+    "model": "model", "model_tag": "model", "served_model_name": "served_as", "max_model_len": "max_len", "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp", "nnodes": "nnodes", "node_rank": "rank", "master_addr": "master_addr", "port": "port", "quantization": "quantization",
+    "gpu_memory_utilization": "share", "distributed_executor_backend": "executor",
+}
+
+
+def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
+    dump = match["dump"]
+    if MASK.decode() in mask_text(dump):
+        story.fact(secret_redacted=True)
+    for found in _ARGUMENT.finditer(dump):
+        name = _KEPT.get(found["name"])
+        if name:
+            value = found["value"].strip("[]'\"").split("'")[0]
+            story.first(**{name: number(value) if name not in ("model", "served_as") else value})
+        if found["name"] == "headless" and found["value"] == "True":
+            story.marks["headless"] = True
+    if "speculative_config" in dump and "'speculative_config': None" not in dump:
+        story.load.expected_loads = 2
+    story.milestone("arguments", line)
+
+
+_CONFIG = re.compile(r"\b(?P<name>model|max_seq_len|tensor_parallel_size|pipeline_parallel_size|served_model_name|block_size|quantization)=(?P<value>'[^']{0,400}'|[^,\s]{1,80})")
+
+
+def _engine_config(story: Story, match: re.Match[str], line: Line) -> None:
+    names = {"model": "model", "max_seq_len": "max_len", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp",
+             "served_model_name": "served_as", "quantization": "quantization"}
+    for found in _CONFIG.finditer(line.text):
+        value = found["value"].strip("'")
+        if found["name"] in names and value != "None":
+            story.first(**{names[found["name"]]: number(value) if found["name"] not in ("model", "served_model_name") else value})
+    if "speculative_config=" in line.text and "speculative_config=None" not in line.text:
+        story.load.expected_loads = 2
+    story.milestone("engine_started", line)
+    story.enter("starting", line)
+
+
+def _world(story: Story, match: re.Match[str], line: Line) -> None:
+    rank, size = int(match["rank"]), int(match["size"])
+    story.fact(world_size=size)
+    story.first(rank=rank)
+    if line.origin.key and len(story.processes) < 2048:
+        story.processes[line.origin.key] = rank
+    story.marks.setdefault("local_ranks", [])
+    if rank not in story.marks["local_ranks"] and len(story.marks["local_ranks"]) < 64:
+        story.marks["local_ranks"].append(rank)
+
+
+def _bar(story: Story, match: re.Match[str], line: Line) -> None:
+    for bar in bars(line.text):
+        label = bar.label
+        if "shards" in label or (label.startswith("Loading") and "loader" in label) or "Model Streamer" in label:
+            unit = "bytes" if bar.unit == "bytes" else "shards" if "shards" in label else "tensors" if "Streamer" in label else "files"
+            known = story.load.ranks.get(line.rank or 0)
+            if known is None or known.total is None:
+                story.milestone("load_started", line, shards=None if bar.total is None else int(bar.total))
+            story.enter("loading", line)
+            story.load.bar(line.rank, bar, unit=unit)
+            story.fact(pct=bar.percent)
+            if "loads_seen" not in story.marks and bar.total is not None and story.load.rank(line.rank).load == 0:
+                story.fact(shards=[int(bar.done), int(bar.total)])
+            story.votes["vllm"] += 1
+        elif "apturing" in label and ("CUDA graph" in label or "cudagraph" in label.lower()):
+            story.enter("graphs", line, _share(bar.percent, story.load.phase == "graphs" and "FULL" in label))
+            story.fact(graphs=[int(bar.done), int(bar.total or 0)])
+            story.votes["vllm"] += 1
+        elif "AutoTuner" in label or "utotun" in label:
+            story.enter("autotuning", line, bar.percent / 100)
+            story.fact(autotuned=[int(bar.done), int(bar.total or 0)])
+            if bar.percent == 100:
+                story.milestone("autotuned", line, profiles=int(bar.done))
+        elif ".safetensors" in label or ".bin" in label or ".gguf" in label:
+            story.enter("downloading", line)
+
+
+def _share(percent: int, last: bool) -> float:
+    """Of the graph phase: the bar of mixed batches comes first and takes the larger part."""
+    return 0.6 + 0.4 * percent / 100 if last else 0.6 * percent / 100
+
+
+def _weights_took(story: Story, match: re.Match[str], line: Line) -> None:
+    seconds = float(match["s"])
+    story.load.weights_took(line.rank, seconds)
+    story.first(weights_s=seconds)
+    story.milestone("weights_loaded", line, s=seconds, load=story.load.rank(line.rank).load + 1)
+    story.enter("loading", line)
+
+
+def _model_took(story: Story, match: re.Match[str], line: Line) -> None:
+    gib = float(match["gib"])
+    values: dict[str, Any] = {"model_gib": gib}
+    if match["s"]:
+        values["load_s"] = float(match["s"])
+    story.first(model_gib=gib)
+    story.fact(**{key: max(value, story.facts.get(key, 0.0)) for key, value in values.items() if key == "load_s"})
+    story.milestone("model_loaded", line, **values)
+    story.load.loaded(line.rank)
+    story.enter("loading", line)
+
+
+def _drafter(story: Story, match: re.Match[str], line: Line) -> None:
+    story.load.expected_loads = max(story.load.expected_loads, 2)
+    story.marks["loads_seen"] = True
+    story.milestone("drafter_load_started", line)
+
+
+def _compile_took(story: Story, match: re.Match[str], line: Line) -> None:
+    seconds = float(match["s"])
+    story.first(compile_s=seconds)
+    story.milestone("compiled", line, s=seconds)
+    story.enter("compiling", line, 1.0)
+
+
+def _kv_tokens(story: Story, match: re.Match[str], line: Line) -> None:
+    tokens = int(match["tokens"].replace(",", ""))
+    # Every rank says it; the smallest decides how much fits.
+    story.fact(kv_tokens=min(tokens, story.facts.get("kv_tokens", tokens)))
+    story.milestone("kv_cache", line, kv_tokens=tokens)
+    story.enter("profiling", line, 1.0)
+
+
+def _kv_blocks(story: Story, match: re.Match[str], line: Line) -> None:
+    blocks, size = int(match["gpu"]), int(story.facts.get("block_size", 16))
+    story.fact(kv_blocks=blocks, cpu_blocks=int(match["cpu"]), kv_tokens=blocks * size)
+    story.milestone("kv_cache", line, kv_blocks=blocks, kv_tokens=blocks * size)
+    story.enter("profiling", line, 1.0)
+
+
+def _concurrency(story: Story, match: re.Match[str], line: Line) -> None:
+    story.fact(concurrency=float(match["times"]))
+    story.first(max_len=int(match["tokens"].replace(",", "")))
+    story.milestone("concurrency", line, concurrency=float(match["times"]), max_len=int(match["tokens"].replace(",", "")))
+
+
+def _graphs_done(story: Story, match: re.Match[str], line: Line) -> None:
+    values = {"graphs_s": number(match["s"]), "graphs_gib": float(match["gib"])}
+    story.first(**values)
+    story.milestone("graphs_captured", line, **values)
+    story.enter("graphs", line, 1.0)
+    if story.marks.get("headless"):
+        story.fact(ready="with_rank0")
+        story.enter("finishing", line, 1.0)
+
+
+def _init_took(story: Story, match: re.Match[str], line: Line) -> None:
+    story.first(init_s=float(match["s"]))
+    story.milestone("engine_ready", line, init_s=float(match["s"]))
+    story.enter("finishing", line)
+
+
+def _serving_at(story: Story, match: re.Match[str], line: Line) -> None:
+    story.fact(port=int(match["port"]))
+    story.milestone("api_starting", line, port=int(match["port"]))
+
+
+def _ready(story: Story, match: re.Match[str], line: Line) -> None:
+    story.become_ready(line)
+
+
+def _uvicorn(story: Story, match: re.Match[str], line: Line) -> None:
+    story.fact(port=int(match["port"]))
+    story.become_ready(line)
+
+
+def _harmless(name: str, title: str) -> Act:
+    return lambda story, match, line: story.warn(name, title, line)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("progress", "%", re.compile(r"%"), _bar, 0),
+    _rule("version", r"vLLM API server version v?(?P<version>\d\S*)", _version, 5),
+    _rule("version", r"\u2588\s+version (?P<version>\d\S*)", _version, 5),
+    _rule("model", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
+    _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine \(v(?P<version>[^)]+)\)", _version, 5),
+    _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine", _engine_config, 5),
+    _rule("headless", r"Launching vLLM \(v(?P<version>[^)]+)\) headless .{0,60}?(?:head node address (?P<head>[\w.:\[\]-]+))?", _headless, 5),
+    _rule("non", r"non-default args: (?P<dump>\{.*)", _arguments, 5),
+    _rule("resolved", r"Resolved architecture: (?P<architecture>\w+)", _texts, 2),
+    _rule("using", r"Using max model len (?P<max_len>\d+)", _facts, 2),
+    _rule("rank", r"\brank (?P<rank>\d{1,5}) in world size (?P<size>\d{1,5}) is assigned as", _world, 3),
+    _rule("world_size", r"world_size=(?P<size>\d{1,5}) rank=(?P<rank>\d{1,5}) local_rank=\d+ distributed_init_method=(?P<method>\S+)", _world, 3),
+    _rule("distributed_init_method", r"distributed_init_method=(?P<init_method>\S+)", _texts, 1),
+    _rule("starting", r"Starting to load model (?P<model>\S+?)(?:\.\.\.)?$", _phase("loading", "loading"), 4),
+    _rule("downloading", r"Time spent downloading weights for \S+: (?P<download_s>[\d.]+) seconds", _phase("downloading", "downloaded", 1.0), 3),
+    _rule("checkpoint", r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB", _facts, 2),
+    _rule("weights", r"Loading weights took (?P<s>[\d.]+) seconds", _weights_took, 4),
+    _rule("took", r"(?:Model loading|Loading model weights) took (?P<gib>[\d.]+) (?:GiB|GB)(?: memory)?(?: and (?P<s>[\d.]+) seconds)?", _model_took, 5),
+    _rule("drafter", r"Loading drafter model", _drafter, 3),
+    _rule("dynamo", r"Dynamo bytecode transform time: (?P<dynamo_s>[\d.]+) s", _phase("compiling", "compiling", 0.2), 3),
+    _rule("compile", r"torch\.compile (?:took|takes) (?P<s>[\d.]+) s in total", _compile_took, 3),
+    _rule("graph", r"Compiling a graph for .{0,80}?takes (?P<s>[\d.]+) s", lambda story, match, line: story.enter("compiling", line, 0.7), 2),
+    _rule("profiling", r"Initial profiling/warmup run took (?P<profile_s>[\d.]+) s", _phase("profiling", "profiled", 0.8), 3),
+    _rule("profiling", r"Memory profiling (?:takes|results)", _phase("profiling", "profiled", 0.8), 3),
+    _rule("profiling", r"kv_cache_size=(?P<kv_gib>[\d.]+)GiB", _facts, 1),
+    _rule("available", r"Available KV cache memory: (?P<kv_gib>[\d.]+) GiB", _phase("profiling", "kv_memory", 0.9), 4),
+    _rule("cache", r"GPU KV cache size: (?P<tokens>[\d,]+) tokens", _kv_tokens, 4),
+    _rule("blocks", r"# (?:GPU|CUDA|cuda|CPU) blocks: (?P<gpu>\d+), # CPU blocks: (?P<cpu>\d+)", _kv_blocks, 4),
+    _rule("concurrency", r"Maximum concurrency for (?P<tokens>[\d,]+) tokens per request: (?P<times>[\d.]+)x", _concurrency, 4),
+    _rule("autotuner", r"[Aa]utotuning process starts", _phase("autotuning"), 1),
+    _rule("capturing", r"Capturing (?:the model for CUDA graphs|cudagraphs)", _phase("graphs", "graphs_started"), 2),
+    _rule("capturing", r"Graph capturing finished in (?P<s>[\d.]+) secs?, took (?P<gib>-?[\d.]+) GiB", _graphs_done, 4),
+    _rule("init", r"init engine \(profile, create kv cache, warmup model\) took (?P<s>[\d.]+) s", _init_took, 5),
+    _rule("vllm", r"Starting vLLM (?:API )?server(?: \d+)? on http://\S*?:(?P<port>\d{1,5})\b", _serving_at, 5),
+    _rule("vllm", r"vLLM is using nccl==(?P<nccl>[\d.]+)", _texts, 3),
+    _rule("uvicorn", r"Uvicorn running on https?://\S*?:(?P<port>\d{1,5})\b", _uvicorn, 1),
+    _rule("startup", r"Application startup complete", _ready, 2),
+    # Said in every normal start on a Spark.
+    _rule("native", r"does not have native support for FP4", _harmless("fp4_weight_only", "FP4 runs weight-only through Marlin; fine, a little slower")),
+    _rule("symmmemcommunicator", r"SymmMemCommunicator: .*not (?:supported|available)", _harmless("symm_mem", "Symmetric memory is not used on this GPU; fine")),
+    _rule("allreduce", r"Custom ?[Aa]ll ?[Rr]educe is disabled", _harmless("custom_allreduce", "Custom allreduce is off across nodes; fine")),
+    _rule("moe", r"Using default MoE config", _harmless("moe_config", "No tuned MoE config for this GPU; fine, maybe slower")),
+    _rule("capability", r"cuda capability \d+\.\d+", _harmless("torch_capability", "torch lists older GPUs only; fine on GB10")),
+    _rule("unauthenticated", r"unauthenticated requests to the HF Hub", _harmless("hub_unauthenticated", "No hub token; fine for open models")),
+    _rule("sms", r"Not enough SMs to use max_autotune_gemm", _harmless("few_sms", "GEMM autotuning is off on this GPU; fine")),
+    _rule("min_p", r"min_p and logit_bias parameters won't work", _harmless("speculative_sampling", "Some sampling parameters are off with a drafter")),
+    _rule("destroy_process_group", r"destroy_process_group\(\) was not called", _harmless("process_group", "Not closed cleanly; says nothing about the cause")),
+    _rule("deprecated", r"\[DEPRECATED\]", _harmless("deprecated_argument", "An argument is deprecated")),
+)
+
+_BOOK = Book.of((*RULES, *NCCL_RULES))
+
+
+class Reader(LogReader):
+    """Follow one stream of vLLM output: `feed`, `close`, and `reading` at any time."""
+
+    def __init__(self) -> None:
+        super().__init__(_BOOK, "vllm")
+
+
+def read(data: bytes) -> Reading:
+    """The Reading of a whole log."""
+    reader = Reader()
+    reader.feed(data)
+    reader.close()
+    return reader.reading()
