@@ -1,7 +1,8 @@
 """Raw bytes of a job's output -> masked pieces that can be stored on their own. Pure; the same for any chunking.
 
-A line ends with \\n, \\r\\n or \\r (progress bars redraw with \\r). A piece is cut after a line's end where there is one. A line that
-stays unfinished while nothing more comes (a bar waiting for its next redraw) is flushed too; what follows is its continuation.
+A line ends with \\n, \\r\\n or \\r (progress bars redraw with \\r). A piece is cut after a line's end. A progress bar that waits for
+its next redraw is flushed too, and what follows is its continuation; any other unfinished line waits for its end, because the
+second half of a secret may still come.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from apps.diagnosis.masking import mask, safe_cut
 PIECE = 32 * 1024  # bytes; larger pieces are cut at a line's end
 LONG_LINE = 16 * 1024  # bytes; a longer line is cut in the middle
 ENDS = re.compile(rb"\r\n|\n|\r")
+BAR = re.compile(rb"\d+%[^\r\n]*[\])|\s]$|\d+/\d+ [^\r\n]*\]\s*$|\d+%$")
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,10 @@ class Chunker:
             end = end + 1 if end + 1 <= safe else max(window[: end - 1].rfind(b"\n"), window[: end - 1].rfind(b"\r")) + 1
         if end:
             return end
-        if ended or idle or len(window) >= LONG_LINE:
+        if ended or len(window) >= LONG_LINE:
             return _whole_characters(window, ended=ended and len(window) == len(buffer))
+        if idle and len(buffer) < LONG_LINE and BAR.search(buffer) and mask(buffer, self.secrets) == buffer:
+            return _whole_characters(buffer, ended=False)
         return 0
 
 

@@ -58,6 +58,7 @@ class Journal(Protocol):
     def outcome(self, **values: Any) -> None: ...
     def cancel_asked(self) -> bool: ...
     def earlier_job(self, step: Step) -> str: ...
+    def reason_of(self, key: str) -> tuple[str, str]: ...
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None: ...
 
 
@@ -329,7 +330,6 @@ class Executor:
             reading = reader.reading()
             self.journal.progress(key, _progress(reading), reading.facts)
         if ended:
-            self.dead[key] = DEAD_LOOKS
             self.said[f"exit {key}"] = str(look.exit_code) if look.exit_code is not None else (look.reason or "killed")
 
     def _judge_job(self, step: Step, look: JobLook | None) -> None:
@@ -406,12 +406,14 @@ class Executor:
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
+        served = [s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.journal.job_id(s.key)]
         failures = []
-        for key, reader in self.readers.items():
-            failure = reader.reading().failure
+        for serve in served:
+            reader = self._reader(serve.key)
+            failure = reader.reading().failure if reader is not None else None
             if failure is not None:
-                failures.append((failure.line_number or 0, key, failure))
-        ended = [s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.dead.get(s.key)]
+                failures.append((failure.line_number or 0, serve.key, failure))
+        ended = [s for s in served if self.journal.drained(s.key)]
         if not ended and not failures:
             return False
         if failures and not ended:
@@ -452,7 +454,10 @@ class Executor:
             self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
 
     def _engine_ended(self) -> bool:
-        return any(self.dead.get(s.key) for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and s.rank == 0)
+        return any(
+            self.journal.job_id(s.key) and self.journal.drained(s.key)
+            for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and s.rank == 0
+        )
 
     def _judge_end(self, step: Step, look: JobLook | None) -> None:
         if f"job {step.key}" not in self.said:
@@ -479,12 +484,8 @@ class Executor:
 
     def _end_failed(self, failed: list[Step]) -> None:
         first = min(failed, key=lambda step: self.ordinals[step.key])
-        reason, evidence = self._reason_of(first)
+        reason, evidence = self.journal.reason_of(first.key)
         self.journal.end("failed", reason=reason, evidence=evidence)
-
-    def _reason_of(self, step: Step) -> tuple[str, str]:
-        row = getattr(self.journal, "rows", {}).get(step.key)
-        return (row.reason or "internal", row.evidence) if row is not None else ("internal", "")
 
     def _cancel(self, until: float) -> bool:
         """End this run's process trees and containers on every node; True when all are clean."""

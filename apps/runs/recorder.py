@@ -93,8 +93,10 @@ class Recorder:
             fresh = Run.objects.values_list("facts", flat=True).get(pk=self.run_id)
             merged = {**fresh, **facts}
             self._fenced(**({"facts": merged} if merged != fresh else {}))
-            if row.progress != progress:
-                row.progress = dict(progress)
+            history = _history(row.progress.get("history") or {}, progress, time.time())
+            grown = {**progress, "history": history}
+            if row.progress != grown:
+                row.progress = grown
                 row.save(update_fields=["progress"])
         self._ring()
 
@@ -239,6 +241,10 @@ class Recorder:
         )
         return found.job_id if found else ""
 
+    def reason_of(self, key: str) -> tuple[str, str]:
+        row = self.rows[key]
+        return row.reason or "internal", row.evidence
+
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome."""
         with transaction.atomic():
@@ -264,3 +270,16 @@ class Recorder:
                 container=f"{spec.container}-r{number}" if spec.runtime == "docker" else "",
                 job_id=serve.job_id if serve else "", boot_id=node.boot_id, state="serving", seen_at=datetime.now(UTC),
             )
+
+
+def _history(known: dict[str, list[list[float]]], progress: Mapping[str, Any], now: float) -> dict[str, list[list[float]]]:
+    """Per rank, the moments at which another shard was done: [unix seconds, done, total]; at most 400 a rank."""
+    grown = {rank: list(points) for rank, points in known.items()}
+    for rank, seen in (progress.get("ranks") or {}).items():
+        if seen.get("done") is None or not seen.get("total"):
+            continue
+        points = grown.setdefault(rank, [])
+        if not points or points[-1][1:] != [seen["done"], seen["total"]]:
+            points.append([round(now, 2), seen["done"], seen["total"]])
+        del points[:-400]
+    return grown

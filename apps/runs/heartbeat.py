@@ -1,0 +1,39 @@
+"""A worker says every two seconds that it is alive; pages and /readyz look at the age."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from datetime import timedelta
+
+from django.db import close_old_connections, connection
+from django.utils import timezone
+
+from apps.runs.models import WorkerBeat
+
+EVERY_S = 2.0
+log = logging.getLogger(__name__)
+
+
+def start() -> threading.Event:
+    """Begin in a thread of its own; set the returned event to end it."""
+    stop = threading.Event()
+    threading.Thread(target=_beat, args=(stop,), name="heartbeat", daemon=True).start()
+    return stop
+
+
+def _beat(stop: threading.Event) -> None:
+    name, started = f"{socket.gethostname()}:{os.getpid()}", timezone.now()
+    while True:
+        try:
+            now = timezone.now()
+            WorkerBeat.objects.update_or_create(name=name, defaults={"at": now, "started_at": started})
+            WorkerBeat.objects.filter(at__lt=now - timedelta(hours=1)).delete()
+        except Exception:  # noqa: BLE001 - the database may be away for a moment
+            log.warning("no heartbeat could be written", exc_info=True)
+            close_old_connections()
+        if stop.wait(EVERY_S):
+            connection.close()
+            return

@@ -1,0 +1,323 @@
+"""Start, preview and cancel runs. Everything here is rows; a worker does the work."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from apps.audit import record
+from apps.audit.actor import Actor
+from apps.deployments import services as deployments
+from apps.deployments.models import Deployment
+from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.refusal import Refused
+from apps.doorbell.ring import ring_on_commit
+from apps.facts.sheet import Sheet
+from apps.inventory import services as inventory
+from apps.inventory.models import Credential, Node
+from apps.people.roles import allows
+from apps.plan import stories
+from apps.plan.spec import Clear, Given
+from apps.plan.step import Plan
+from apps.runs import settling
+from apps.runs.models import ACTIVE, Reservation, Run, Step, WorkerBeat
+
+log = logging.getLogger(__name__)
+WORKER_SILENT_S = 10.0
+SCAN_WAIT_S = 40.0
+PLANNED = ("launch", "relaunch", "stop")
+ACTIONS = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
+LONGEST_REASON = 2000
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    alive: bool
+    age_s: float | None  # since the last sign of life of any worker; None: never
+
+
+def worker_status() -> WorkerStatus:
+    newest = WorkerBeat.objects.order_by("-at").first()
+    if newest is None:
+        return WorkerStatus(False, None)
+    age = (timezone.now() - newest.at).total_seconds()
+    return WorkerStatus(age < WORKER_SILENT_S, max(0.0, age))
+
+
+def wake(run_id: int) -> None:
+    """Tell a worker, after commit. If nobody hears it, the reaper finds the row within seconds."""
+
+    def send() -> None:
+        from apps.runs.tasks import advance
+
+        try:
+            advance.apply_async((run_id,), retry=False)
+        except Exception as problem:  # noqa: BLE001 - whatever the broker raises; the row is the truth
+            log.warning("run %s waits for the reaper: %s", run_id, problem)
+
+    transaction.on_commit(send)
+
+
+def _new_run(actor: Actor, story: str, **fields: Any) -> Run:
+    return Run.objects.create(
+        code=secrets.token_hex(5), story=story, actor_kind=actor.kind, actor_id=actor.id, actor_name=actor.name,
+        actor_role=actor.role, **fields,
+    )
+
+
+# Enrolling
+
+
+def enrol(
+    actor: Actor, *, name: str, address: str, port: int | str, user: str, credential: Credential, jump: Node | None,
+) -> Node:
+    """Ask a worker which host keys the door shows, then store the node, unconfirmed. Raises Refused; then nothing is stored.
+
+    Waits up to SCAN_WAIT_S for the worker; must not be called inside a transaction.
+    """
+    name, address, number, user = inventory.check_node(name=name, address=address, port=port, user=user, jump=jump)
+    _need_worker()
+    run = _new_run(actor, "scan", parameters={"name": name, "address": address, "port": number, "user": user,
+                                              "credential": credential.pk, "jump": jump.pk if jump else None})
+    wake(run.pk)
+    run = _wait(run, SCAN_WAIT_S)
+    if run.state != Run.State.SUCCEEDED:
+        reason = REASONS.get(run.reason or "")
+        raise Refused(run.reason or "internal", reason.sentence if reason else "The node could not be looked at.",
+                      field="jump" if (run.reason or "").startswith("jump") else "address", evidence=run.evidence,
+                      remedy=reason.remedy if reason else "Look at the worker's log.")
+    return inventory.add_node(actor, name=name, address=address, port=number, user=user, credential=credential, jump=jump,
+                              found=run.outcome["host_keys"])
+
+
+def rescan(actor: Actor, node: Node) -> Run:
+    """Look again which keys the door of a known node shows (after a change, for an admin to compare)."""
+    _need_worker()
+    run = _new_run(actor, "scan", parameters={"node": node.pk})
+    wake(run.pk)
+    return run
+
+
+def _need_worker() -> None:
+    status = worker_status()
+    if not status.alive:
+        raise Refused("no_worker", "No worker is running, so nobody can open the connection.", status=503,
+                      remedy="Start one (`make up` does) and try again.")
+
+
+def _wait(run: Run, seconds: float) -> Run:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        run.refresh_from_db()
+        if run.ended:
+            return run
+        if connection.in_atomic_block:
+            break  # nobody else's commit would be seen
+        time.sleep(0.1)
+    with transaction.atomic():
+        run.refresh_from_db()
+        if not run.ended:
+            settling.finish(run, Run.State.INTERRUPTED, reason="no_worker", evidence=f"no answer from a worker for {seconds:.0f} s")
+    return run
+
+
+# Probing
+
+
+@transaction.atomic
+def probe(actor: Actor, nodes: Sequence[Node], *, idempotency_key: str = "") -> Run:
+    """Take a fresh sheet of each node, in parallel; an unreachable one delays nobody."""
+    known = _same_request(actor, idempotency_key)
+    if known is not None:
+        return known
+    if not nodes:
+        raise Refused("bad_input", "There is no node to probe.", field="nodes", remedy="Add a node first.")
+    for node in nodes:
+        inventory.endpoint(node)  # Refused for an unconfirmed or stopped one
+    plan = stories.probe([node.name for node in nodes])
+    run = _planned_run(actor, plan, why="", idempotency_key=idempotency_key)
+    record(actor, "node:probe", object_type="node" if len(nodes) == 1 else "run",
+           object_id=str(nodes[0].pk if len(nodes) == 1 else run.pk), object_name=", ".join(plan.nodes)[:200],
+           outcome="requested", run=run.pk)
+    wake(run.pk)
+    return run
+
+
+def _planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "", **fields: Any) -> Run:
+    run = _new_run(actor, plan.story, plan=plan.to_json(), digest=plan.digest, why=why, idempotency_key=idempotency_key or None, **fields)
+    nodes = {node.name: node for node in Node.objects.filter(name__in=plan.nodes)}
+    steps, ordinal = [], 0
+    for number, stage in enumerate(plan.stages):
+        for step in stage.steps:
+            steps.append(Step(run=run, stage=number, ordinal=ordinal, key=step.key, node=nodes.get(step.node), rank=step.rank,
+                              title=step.title[:300], kind=step.kind))
+            ordinal += 1
+    Step.objects.bulk_create(steps)
+    ring_on_commit("run", run.pk)
+    ring_on_commit("fleet", 0)
+    return run
+
+
+def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
+    if not idempotency_key:
+        return None
+    if len(idempotency_key) > 80:
+        raise Refused("bad_input", "The idempotency key is longer than 80 characters.", field="Idempotency-Key", remedy="Use a UUID.")
+    return Run.objects.filter(actor_name=actor.name, idempotency_key=idempotency_key).first()
+
+
+# Planning
+
+
+def sheets_of(names: Sequence[str]) -> dict[str, Sheet]:
+    """The newest sheet of each node that has one."""
+    found = {}
+    for node in Node.objects.filter(name__in=list(names)):
+        sheet = inventory.latest_sheet(node)
+        if sheet is not None:
+            found[node.name] = sheet
+    return found
+
+
+def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clear: Sequence[Clear] = ()) -> Plan:
+    """What would run now. Reads the newest sheets; changes nothing."""
+    if story not in PLANNED:
+        raise Refused("bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}.")
+    revision = deployment.revision
+    spec = revision.spec
+    given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear))
+    planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
+    return planner(spec, sheets_of(spec.nodes), given=given)
+
+
+def start(
+    actor: Actor, deployment: Deployment, *, story: str, digest: str, reason: str, clear: Sequence[Clear] = (),
+    idempotency_key: str = "",
+) -> Run:
+    """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
+    a preflight that says no, or a clearing that nobody allowed."""
+    known = _same_request(actor, idempotency_key)
+    if known is not None:
+        return known
+    reason = reason.strip()
+    if not reason and story in ("relaunch", "launch", "stop"):
+        raise Refused("bad_input", f"A {story} needs a reason.", field="reason", remedy="Say why in a few words; it is kept in the audit trail.")
+    if len(reason) > LONGEST_REASON:
+        raise Refused("bad_input", f"The reason is longer than {LONGEST_REASON} characters.", field="reason", remedy="Shorten it.")
+    _may_clear(actor, deployment, clear)
+    plan = preview(actor, deployment, story=story, clear=clear)
+    if plan.digest != digest:
+        raise Refused("plan_changed", "What would run is not what was previewed any more.", status=409, field="digest",
+                      remedy="Look at the new plan and start again.", extra={"digest": plan.digest})
+    for problem in plan.refused:
+        raise Refused(problem.name, f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}", status=409,
+                      remedy=problem.remedy, evidence=problem.evidence, extra={"node": problem.node, "clear": list(problem.clear)})
+    try:
+        with transaction.atomic():
+            return _start(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
+    except IntegrityError:
+        known = _same_request(actor, idempotency_key)
+        if known is not None:
+            return known
+        raise _held(plan.nodes) from None
+
+
+def _start(
+    actor: Actor, deployment: Deployment, plan: Plan, *, reason: str, clear: Sequence[Clear], idempotency_key: str,
+) -> Run:
+    if Reservation.objects.filter(node__name__in=plan.nodes).exists():
+        raise _held(plan.nodes)
+    for node in Node.objects.filter(name__in=plan.nodes):
+        inventory.endpoint(node)
+    was = deployment.reason or deployment.state
+    run = _planned_run(actor, plan, why=reason, idempotency_key=idempotency_key, deployment=deployment,
+                       revision=deployment.revision, was=was)
+    for node in Node.objects.filter(name__in=plan.nodes).order_by("pk"):
+        Reservation.objects.create(node=node, run=run)
+    if allows(actor.role, "clear"):
+        deployments.remember_consents(actor, deployment, clear, reason=reason)
+    Deployment.objects.filter(pk=deployment.pk).update(observed={})
+    record(actor, f"deployment:{plan.story}", object_type="deployment", object_id=str(deployment.pk), object_name=deployment.name,
+           outcome="requested", reason=reason, run=run.pk,
+           after={"plan": plan.digest, "revision": plan.revision, "was": was, "nodes": list(plan.nodes),
+                  "clear": [f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear]})
+    settling.settle(run)
+    ring_on_commit("audit", 0)
+    wake(run.pk)
+    return run
+
+
+def _may_clear(actor: Actor, deployment: Deployment, clear: Sequence[Clear]) -> None:
+    """An editor may clear; an operator exactly what an editor has consented to for this deployment."""
+    if not clear or allows(actor.role, "clear"):
+        return
+    agreed = {(c.node, c.kind, c.name): c.disable for c in deployments.consented(deployment)}
+    for item in clear:
+        known = agreed.get((item.node, item.kind, item.name))
+        if known is None or (item.disable and not known):
+            raise Refused("consent_needed", f"Nobody with the role editor has agreed to clear {item.kind} {item.name} on {item.node}"
+                          f"{' and disable it' if item.disable and known is not None else ''} for {deployment.name}.",
+                          field="clear", status=403, remedy="Ask an editor to relaunch once, or to agree.")
+
+
+def _held(nodes: Sequence[str]) -> Refused:
+    held = Reservation.objects.filter(node__name__in=list(nodes)).select_related("run", "run__deployment", "node").first()
+    if held is None:
+        return Refused("node_reserved", "A node is in use by another run.", status=409, remedy="Try again.")
+    run = held.run
+    what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
+    return Refused(
+        "node_reserved", f"{held.node.name} is held by run {run.pk}, the {what} that {run.actor_name} started at {run.created_at:%H:%M:%S} UTC.",
+        status=409, remedy=f"Wait for run {run.pk} to end, or cancel it.", extra={"run": run.pk, "node": held.node.name},
+    )
+
+
+# Cancelling
+
+
+@transaction.atomic
+def cancel(actor: Actor, run: Run, *, reason: str = "") -> Run:
+    """Ask for the end of a run. A worker confirms it once the nodes are clean. Idempotent."""
+    run = Run.objects.select_for_update().get(pk=run.pk)
+    if run.ended:
+        raise Refused("bad_input", f"Run {run.pk} has ended: {run.state}.", status=409, remedy="Nothing is left to cancel.")
+    if run.cancel_asked_at is None:
+        Run.objects.filter(pk=run.pk).update(cancel_asked_at=timezone.now(), cancel_asked_by=actor.name, cancel_why=reason[:LONGEST_REASON])
+        record(actor, "run:cancel", object_type="run", object_id=str(run.pk), object_name=str(run), outcome="requested",
+               reason=reason, run=run.pk)
+        ring_on_commit("run", run.pk)
+        wake(run.pk)
+    run.refresh_from_db()
+    return run
+
+
+def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
+    """Clear items out of JSON. Raises Refused naming the place."""
+    made = []
+    for place, item in enumerate(items or ()):
+        if not isinstance(item, Mapping) or set(item) - {"node", "kind", "name", "disable"}:
+            raise Refused("bad_input", "An item has unknown keys.", field=f"clear[{place}]", remedy="Use node, kind, name and disable.")
+        if item.get("kind") not in ("unit", "container", "process"):
+            raise Refused("bad_input", f"{item.get('kind')!r} can't be cleared.", field=f"clear[{place}].kind",
+                          remedy="Use unit, container or process.")
+        if not isinstance(item.get("node"), str) or not isinstance(item.get("name"), str) or not item["name"]:
+            raise Refused("bad_input", "node and name must be text.", field=f"clear[{place}]", remedy="Copy the item from the plan's problems.")
+        if not isinstance(item.get("disable", False), bool):
+            raise Refused("bad_input", "disable must be true or false.", field=f"clear[{place}].disable", remedy="Leave it out or use true.")
+        made.append(Clear(item["node"], item["kind"], item["name"], item.get("disable", False)))
+    return tuple(sorted(set(made), key=lambda c: (c.node, c.kind, c.name)))
+
+
+def stuck(*, older_than: timedelta) -> list[int]:
+    """Ids of runs that should move and that no worker holds."""
+    now = timezone.now()
+    rows = Run.objects.filter(state__in=ACTIVE).values_list("pk", "created_at", "lease_until")
+    return [pk for pk, made, until in rows if (until is None and now - made > older_than) or (until is not None and until < now)]

@@ -1,0 +1,23 @@
+"""Celery's side: short slices and the reaper. A message is a wake-up; the row decides."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from celery import shared_task
+
+from apps.runs import services, working
+
+
+@shared_task(name="runs.advance")
+def advance(run_id: int) -> None:
+    """Work on a run for a slice; if it goes on, wake somebody again."""
+    if working.slice_of(run_id) == "again":
+        services.wake(run_id)
+
+
+@shared_task(name="runs.reap")
+def reap() -> None:
+    """Hand on what nobody works on: lost messages, dead workers."""
+    for run_id in services.stuck(older_than=timedelta(seconds=2)):
+        services.wake(run_id)

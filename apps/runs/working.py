@@ -1,0 +1,202 @@
+"""One slice of work on one run in a worker: claim the lease, renew it from a thread of its own, execute, hand back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from datetime import timedelta
+
+from django.conf import settings
+from django.db import close_old_connections, connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from apps.diagnosis.refusal import Refused
+from apps.inventory import services as inventory
+from apps.inventory.models import Credential, Node
+from apps.plan.step import Plan, Step
+from apps.remote import hostkeys
+from apps.remote.jobs import NodeJobs
+from apps.remote.pool import Pool
+from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
+from apps.runs import settling
+from apps.runs.executor import Executor
+from apps.runs.models import ACTIVE, Run
+from apps.runs.recorder import LeaseLost, Recorder
+
+log = logging.getLogger(__name__)
+OWNER = f"{socket.gethostname()}:{os.getpid()}"
+_pool: Pool | None = None
+_pool_lock = threading.Lock()
+
+
+def pool() -> Pool:
+    """The warm transports of this worker process."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = Pool()
+        return _pool
+
+
+class NodeDoors:
+    """Doors for the executor: endpoints are read once a slice, in the executor's thread."""
+
+    def __init__(self, nodes: list[str]) -> None:
+        self.refused: dict[str, RemoteError] = {}
+        self.endpoints: dict[str, Endpoint] = {}
+        for node in Node.objects.filter(name__in=nodes).select_related("credential", "jump"):
+            try:
+                self.endpoints[node.name] = inventory.endpoint(node)
+            except Refused as problem:
+                self.refused[node.name] = RemoteError(problem.reason, hop=node.name, evidence=problem.detail)
+
+    def transport(self, node: str) -> Transport:
+        if node in self.refused:
+            raise self.refused[node]
+        if node not in self.endpoints:
+            raise RemoteError("internal", hop=node, evidence="the node is not in the inventory any more")
+        return pool().get(self.endpoints[node])
+
+    def jobs(self, node: str) -> Jobs:
+        return NodeJobs(self.transport(node))
+
+
+def claim(run_id: int) -> str | None:
+    """The token of a fresh lease, or None when somebody else holds the run or it is over."""
+    token, now = secrets.token_hex(16), timezone.now()
+    free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
+    changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
+        lease_token=token, lease_owner=OWNER, lease_until=now + timedelta(seconds=settings.LEASE_S)
+    )
+    return token if changed else None
+
+
+class Lease:
+    """Keeps a claimed lease alive from its own thread and database connection; does not wait on SSH."""
+
+    def __init__(self, run_id: int, token: str) -> None:
+        self.run_id, self.token = run_id, token
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=f"lease-{run_id}", daemon=True)
+
+    def __enter__(self) -> Lease:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+        Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_token="", lease_until=None)
+
+    def _renew(self) -> None:
+        while not self._stop.wait(settings.LEASE_S / 3):
+            try:
+                until = timezone.now() + timedelta(seconds=settings.LEASE_S)
+                if not Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_until=until):
+                    break
+            except Exception:  # noqa: BLE001 - the database may be away for a moment; the next round tries again
+                log.warning("lease of run %s could not be renewed", self.run_id, exc_info=True)
+                close_old_connections()
+        connection.close()
+
+
+def slice_of(run_id: int) -> str:
+    """Work on the run for settings.SLICE_S. Returns "again", "done" or "not ours"."""
+    token = claim(run_id)
+    if token is None:
+        return "not ours"
+    with Lease(run_id, token):
+        run = Run.objects.select_related("deployment", "revision").get(pk=run_id)
+        try:
+            if run.story == "scan":
+                _scan(run)
+                return "done"
+            return "done" if _execute(run, token) else "again"
+        except LeaseLost:
+            log.warning("run %s went to another worker", run_id)
+            return "not ours"
+        except Exception as bug:  # noqa: BLE001 - our own bug: the run says so and looks different from a node that said no
+            log.exception("run %s met a bug of ours", run_id)
+            _internal(run_id, token, bug)
+            return "done"
+
+
+def _internal(run_id: int, token: str, bug: Exception) -> None:
+    where = traceback.extract_tb(bug.__traceback__)[-1]
+    with transaction.atomic():
+        run = Run.objects.select_for_update().filter(pk=run_id, lease_token=token).first()
+        if run is not None and not run.ended:
+            settling.finish(run, Run.State.FAILED, reason="internal",
+                            evidence=f"{type(bug).__name__} in {os.path.basename(where.filename)}:{where.lineno}: {bug}")  # noqa: PTH119
+
+
+def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str, str]]]:
+    """(values to mask, variables by step key). Raises Refused when a secret is missing."""
+    values: dict[str, str] = {}
+    by_step: dict[str, Mapping[str, str]] = {}
+    for stage in Plan.from_json(run.plan).stages:
+        for step in stage.steps:
+            variables = {"SPARKWEB_RUN": str(run.pk)}
+            for secret in step.secrets:
+                values.setdefault(secret.name, inventory.secret_value(secret.name))
+                variables[secret.variable] = values[secret.name]
+            by_step[step.key] = variables
+    return tuple(value.encode() for value in values.values()), by_step
+
+
+def _execute(run: Run, token: str) -> bool:
+    plan = Plan.from_json(run.plan)
+    try:
+        masked, variables = _environment_of(run)
+    except Refused as problem:
+        Recorder(run, token).end(Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
+        return True
+
+    def environment_of(step: Step) -> Mapping[str, str]:
+        return variables[step.key]
+
+    executor = Executor(plan, Recorder(run, token, secrets=masked), NodeDoors(list(plan.nodes)), run_id=run.pk, code=run.code,
+                        environment_of=environment_of)
+    try:
+        return executor.work(time.monotonic() + settings.SLICE_S)
+    finally:
+        executor.close()
+
+
+def _scan(run: Run) -> None:
+    """Which host keys does a door show? Changes nothing on the way."""
+    asked = run.parameters
+    try:
+        if "node" in asked:
+            node = Node.objects.get(pk=asked["node"])
+            target = Endpoint(node.name, node.address, node.port, node.user, "", via=inventory.endpoint(node.jump) if node.jump else None)
+        else:
+            jump = Node.objects.filter(pk=asked["jump"]).first() if asked["jump"] else None
+            key = inventory.private_key(Credential.objects.get(pk=asked["credential"]))
+            target = Endpoint(asked["name"], asked["address"], asked["port"], asked["user"], key,
+                              via=inventory.endpoint(jump) if jump else None)
+        found = [{"hop": key.hop, "type": key.type, "base64": key.base64, "sha256": key.sha256.rstrip("=")} for key in hostkeys.scan(target)]
+    except RemoteError as trouble:
+        _end_scan(run, Run.State.FAILED, reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
+        return
+    except Refused as problem:
+        _end_scan(run, Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
+        return
+    if "node" in asked:
+        inventory.keys_offered(Node.objects.get(pk=asked["node"]), found)
+    Run.objects.filter(pk=run.pk).update(outcome={"host_keys": found})
+    _end_scan(run, Run.State.SUCCEEDED)
+
+
+def _end_scan(run: Run, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+    with transaction.atomic():
+        run = Run.objects.select_for_update().get(pk=run.pk)
+        if not run.ended:
+            settling.finish(run, state, reason=reason, evidence=evidence)

@@ -1,0 +1,142 @@
+"""From what was seen to what it means: the state of a deployment since its last good launch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from apps.facts.values import Container, GpuProcess, Unit
+
+GIB = 1 << 30
+SURE = 2  # looks that must agree before an alarm, where one look could be wrong
+
+
+@dataclass(frozen=True)
+class RankWanted:
+    number: int
+    node: str
+    container: str  # "" for a plain process
+    boot_id: str  # of the node when it was launched
+
+
+@dataclass(frozen=True)
+class NodeSeen:
+    """One look at a node; `reason` is set when it did not answer."""
+
+    node: str
+    at: float  # unix seconds
+    reason: str = ""
+    evidence: str = ""
+    boot_id: str = ""
+    uptime_s: float | None = None
+    containers: tuple[Container, ...] | None = None
+    units: tuple[Unit, ...] | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    job_states: Mapping[int, str] | None = None  # rank -> state of its detached job, for plain processes
+    memory: Mapping[str, Any] | None = None
+    gpus: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    state: str  # serving, degraded, lost, unreachable
+    reason: str | None
+    evidence: str
+    sure: bool = True  # False: one more look before it is believed
+
+    def to_json(self) -> dict[str, Any]:
+        return {"state": self.state, "reason": self.reason, "evidence": self.evidence}
+
+
+def judge(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusion:
+    """The worst thing that is true, by fixed priority: rebooted or replaced, vanished, a lost rank, unreachable, serving."""
+    gone = [rank for rank in ranks if _gone(rank, seen.get(rank.node))]
+    rebooted = [rank for rank in gone if _rebooted(rank, seen[rank.node])]
+    if rebooted:
+        return _after_reboot(ranks, rebooted, seen)
+    if gone:
+        return _without_reboot(ranks, gone, seen)
+    away = [seen[rank.node] for rank in ranks if rank.node in seen and seen[rank.node].reason]
+    if away:
+        first = away[0]
+        names = _words(sorted({one.node for one in away}))
+        return Conclusion("unreachable", first.reason, f"{names} did not answer: {first.evidence.strip()[:200] or first.reason}.", sure=False)
+    return Conclusion("serving", None, "")
+
+
+def _gone(rank: RankWanted, node: NodeSeen | None) -> bool:
+    if node is None or node.reason:
+        return False
+    if not rank.container:
+        return bool(node.job_states) and (node.job_states or {}).get(rank.number) in ("exited", "lost", "missing")
+    if node.containers is None:
+        return False
+    return not any(c.name == rank.container and c.state in ("running", "paused") for c in node.containers)
+
+
+def _rebooted(rank: RankWanted, node: NodeSeen) -> bool:
+    return bool(rank.boot_id and node.boot_id and rank.boot_id != node.boot_id)
+
+
+def _after_reboot(ranks: Sequence[RankWanted], rebooted: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusion:
+    nodes = sorted({rank.node for rank in rebooted}, key=[rank.node for rank in ranks].index)
+    everybody = len({rank.node for rank in ranks})
+    who = "Both nodes" if len(nodes) == everybody == 2 else "All nodes" if len(nodes) == everybody > 2 else _words(nodes)
+    uptimes = [seen[name].uptime_s for name in nodes]
+    known = [uptime for uptime in uptimes if uptime is not None]
+    when = f" {_ago(max(known))}" if known else ""
+    replaced = [sentence for name in nodes if (sentence := _replacement(seen[name], ranks))]
+    if replaced:
+        return Conclusion("lost", "replaced", f"{who} rebooted{when}. {' '.join(replaced)}")
+    return Conclusion("lost", "rebooted", f"{who} rebooted{when}; {_containers(rebooted)} did not come back.")
+
+
+def _without_reboot(ranks: Sequence[RankWanted], gone: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusion:
+    replaced = [sentence for name in sorted({r.node for r in gone}) if (sentence := _replacement(seen[name], ranks, need_unit=True))]
+    if len(gone) == len(ranks):
+        if replaced:
+            return Conclusion("lost", "replaced", f"{_containers(gone)} gone without a reboot. {' '.join(replaced)}", sure=False)
+        return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.", sure=False)
+    places = _words([f"rank {rank.number} on {rank.node}" for rank in gone])
+    return Conclusion("degraded", "rank_lost", f"{places} {'is' if len(gone) == 1 else 'are'} gone; one dead rank is a dead service.", sure=False)
+
+
+def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool = False) -> str:
+    """One sentence on what runs there instead, and who started it."""
+    ours = {rank.container for rank in ranks}
+    others = [c for c in node.containers or () if c.state == "running" and c.name not in ours]
+    if not others:
+        return ""
+    starters = [u for u in node.units or () if u.active == "active" and set(u.containers) & {c.name for c in others}]
+    if need_unit and not starters:
+        return ""
+    names = _words([c.name for c in others])
+    # One unit may start the others through dependencies: name those whose ExecStart names a container.
+    by = f"{_words(sorted(unit.name for unit in starters))} started {names}" if starters else f"{names} {'runs' if len(others) == 1 else 'run'} there now"
+    held = sum((process.mib or 0) for process in node.processes) / 1024
+    memory = f", holding {held:.0f} GiB" if held >= 1 else ""
+    return f"On {node.node}, {by}{memory}."
+
+
+def _containers(ranks: Sequence[RankWanted]) -> str:
+    return _words([f"{rank.container or 'the engine process'} on {rank.node}" for rank in ranks])
+
+
+def _words(names: Sequence[str]) -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s ago"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.1f} h ago"
+
+
+def booted_at(seen: NodeSeen) -> datetime | None:
+    return None if seen.uptime_s is None else datetime.fromtimestamp(seen.at - seen.uptime_s, UTC)

@@ -1,0 +1,146 @@
+"""Looks at every node in parallel with one small script each, and writes what it means. Runs in a worker, driven by beat."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from django.db import transaction
+
+from apps.audit import record
+from apps.audit.actor import robot
+from apps.deployments import state as deployment_state
+from apps.deployments.models import Deployment, Rank
+from apps.diagnosis.refusal import Refused
+from apps.doorbell.ring import ring_on_commit
+from apps.facts import probe
+from apps.inventory import services as inventory
+from apps.inventory.models import Node
+from apps.remote.jobs import NodeJobs
+from apps.remote.transport import Endpoint, RemoteError
+from apps.runs.models import ACTIVE
+from apps.runs.settling import newest_attempt
+from apps.runs.working import pool
+from apps.watch.judging import SURE, Conclusion, NodeSeen, RankWanted, booted_at, judge
+from apps.watch.models import Sighting
+
+log = logging.getLogger(__name__)
+LOOK_TIMEOUT_S = 12.0
+WATCH = robot("watch")
+_looking: set[str] = set()  # names of nodes that a look is still stuck on: no pile-up
+_lock = threading.Lock()
+_threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="watch")
+
+
+def look() -> None:
+    """One look at all nodes that may be looked at; then every deployment is judged."""
+    nodes = list(Node.objects.filter(state=Node.State.READY).select_related("credential", "jump"))
+    ranks: dict[str, list[Rank]] = {}
+    for rank in Rank.objects.select_related("node"):
+        ranks.setdefault(rank.node.name, []).append(rank)
+    futures = {}
+    for node in nodes:
+        with _lock:
+            if node.name in _looking:
+                continue
+            _looking.add(node.name)
+        try:
+            door = inventory.endpoint(node)
+        except Refused:
+            with _lock:
+                _looking.discard(node.name)
+            continue
+        jobs = {rank.number: rank.job_id for rank in ranks.get(node.name, []) if not rank.container and rank.job_id}
+        futures[node.pk] = _threads.submit(_look_at, door, jobs)
+    wait_for(futures.values(), timeout=LOOK_TIMEOUT_S + 20)
+    seen: dict[str, NodeSeen] = {}
+    for node in nodes:
+        future = futures.get(node.pk)
+        if future is not None and future.done():
+            seen[node.name] = future.result()
+            _keep(node, seen[node.name])
+    judge_all(seen)
+
+
+def _look_at(door: Endpoint, jobs: Mapping[int, str]) -> NodeSeen:
+    """In a thread of its own; touches no database."""
+    at = time.time()
+    try:
+        transport = pool().get(door)
+        nonce = secrets.token_hex(12)
+        result = transport.run(probe.script(probe.WATCH, nonce=nonce), timeout_s=LOOK_TIMEOUT_S)
+        sheet = probe.sheet_from(door.name, at, probe.read(nonce, result.stdout))
+        states = None
+        if jobs:
+            looks = NodeJobs(transport).look([(job_id, 1 << 62) for job_id in jobs.values()], limit=1)
+            states = {number: one.state for number, one in zip(jobs, looks, strict=True)}
+    except RemoteError as trouble:
+        return NodeSeen(door.name, at, reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
+    finally:
+        with _lock:
+            _looking.discard(door.name)
+    if sheet.machine is None:
+        return NodeSeen(door.name, at, reason="ssh_timeout", evidence=f"{door.name}: no answer to the look within {LOOK_TIMEOUT_S:.0f} s")
+    return NodeSeen(
+        door.name, at, boot_id=sheet.machine.boot_id or "", uptime_s=sheet.machine.uptime_s, containers=sheet.containers,
+        units=sheet.units, processes=sheet.gpus.processes if sheet.gpus else (), job_states=states,
+        memory=asdict(sheet.memory) if sheet.memory else None, gpus=[asdict(gpu) for gpu in sheet.gpus.gpus] if sheet.gpus else [],
+    )
+
+
+def _keep(node: Node, seen: NodeSeen) -> None:
+    """Store a look; rings only the node and the fleet."""
+    with transaction.atomic():
+        if seen.reason:
+            inventory.not_reached(node, reason=seen.reason, evidence=seen.evidence, hop=seen.evidence.partition(":")[0])
+            return
+        body = {
+            "memory": seen.memory, "gpus": seen.gpus,
+            "containers": [asdict(c) for c in seen.containers or ()], "units": [asdict(u) for u in seen.units or ()],
+            "held_mib": sum(process.mib or 0 for process in seen.processes),
+        }
+        Sighting.objects.update_or_create(node=node, defaults={
+            "at": datetime.fromtimestamp(seen.at, UTC), "boot_id": seen.boot_id, "booted_at": booted_at(seen), "body": body})
+        inventory.seen(node, boot_id=seen.boot_id)
+
+
+def judge_all(seen: Mapping[str, NodeSeen]) -> None:
+    """Conclude for every deployment that was launched well and that no run is working on."""
+    for deployment in Deployment.objects.filter(archived_at=None).prefetch_related("ranks__node"):
+        ranks = [RankWanted(r.number, r.node.name, r.container, r.boot_id) for r in deployment.ranks.all()]
+        if not ranks or deployment.runs.filter(state__in=ACTIVE).exists() or not any(r.node in seen for r in ranks):
+            continue
+        attempt = newest_attempt(deployment)
+        if attempt is None or attempt.story == "stop" or attempt.state != "succeeded":
+            continue
+        _conclude(deployment.pk, judge(ranks, seen))
+
+
+def _conclude(deployment_id: int, found: Conclusion) -> None:
+    with transaction.atomic():
+        deployment = Deployment.objects.select_for_update().get(pk=deployment_id)
+        if deployment.runs.filter(state__in=ACTIVE).exists():
+            return
+        before = deployment.observed
+        same = (before.get("suspect") or {}).get("state") == found.state and (before.get("suspect") or {}).get("reason") == found.reason
+        looks = before.get("looks", 1) + 1 if same else 1
+        suspect = {**found.to_json(), "looks": looks}
+        changed = (before.get("state"), before.get("reason")) != (found.state, found.reason)
+        if found.state != "serving" and changed and not found.sure and looks < SURE:
+            kept = {**before, "suspect": found.to_json(), "looks": looks}
+            Deployment.objects.filter(pk=deployment_id).update(observed=kept if before.get("state") else {
+                "state": "serving", "reason": None, "evidence": "", "suspect": found.to_json(), "looks": looks})
+            return
+        previous = (deployment.state, deployment.reason)
+        deployment = deployment_state.observe(deployment, {**found.to_json(), "looks": suspect["looks"]}, newest_attempt(deployment))
+        if (deployment.state, deployment.reason) != previous and deployment.state != "serving":
+            record(WATCH, f"deployment:{found.state}", object_type="deployment", object_id=str(deployment.pk),
+                   object_name=deployment.name, outcome="done", after={"state": found.state, "reason": found.reason, "evidence": found.evidence})
+            ring_on_commit("audit", 0)

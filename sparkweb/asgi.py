@@ -1,0 +1,19 @@
+"""What the ASGI server runs: HTTP by Django, one kind of socket, opened only from our own pages (exact Origin)."""
+
+from __future__ import annotations
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
+http = get_asgi_application()
+
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402 - models are ready only now
+from channels.security.websocket import OriginValidator  # noqa: E402
+from django.conf import settings  # noqa: E402
+
+from apps.live.routing import websocket_urlpatterns  # noqa: E402
+
+# Who opens a socket is found by the same function as for pages (apps.people.sessions), so Channels' own middleware is not needed.
+application = ProtocolTypeRouter({"http": http, "websocket": OriginValidator(URLRouter(websocket_urlpatterns), settings.ORIGINS)})

@@ -1,0 +1,50 @@
+"""Serve for real: the whole stack under a supervisor, state in VAR."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+
+from apps.people import services as people
+from apps.people.models import User
+from apps.recipes.services import load_shipped
+from sparkweb.supervising import CannotStart, Stack
+
+
+def prepare() -> None:
+    """The database is there and up to date; the shipped recipes are in it."""
+    call_command("migrate", verbosity=0, interactive=False)
+    load_shipped()
+
+
+class Command(BaseCommand):
+    help = "Start web, worker, beat and (unless REDIS_URL is set) Redis, and keep them running until Ctrl-C."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        prepare()
+        stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            stack.start()
+            stack.wait_ready()
+            self.stdout.write(f"sparkweb serves at {settings.ORIGINS[0]}   (state: {settings.VAR}, Ctrl-C stops it)")
+            if not User.objects.exists():
+                self.stdout.write(f"First run: open {settings.ORIGINS[0]}/first-run and enter this one-time code: {people.setup_code()}")
+            self.stdout.flush()
+            assert stack.process is not None
+            stack.process.wait()
+            raise CommandError(f"the supervisor ended:\n{stack.log_tail('supervisor')}")
+        except CannotStart as problem:
+            raise CommandError(str(problem)) from None
+        except KeyboardInterrupt:
+            self.stdout.write("stopping …")
+        finally:
+            stack.stop()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
