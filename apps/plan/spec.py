@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -43,7 +46,9 @@ class Spec:
         return self.served_model_name or self.model
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain JSON values: lists where the spec has tuples."""
+        body: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return body
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Spec:
@@ -74,3 +79,169 @@ class Given:
     revision: int = 0
     clear: tuple[Clear, ...] = field(default_factory=tuple)
     only_on: tuple[str, ...] = ()  # reserved: node names
+    healthy: bool | None = (
+        None  # what the watch says of the service; None: judge by the sheets alone (False: relaunch it anyway)
+    )
+
+
+@dataclass(frozen=True)
+class FieldError:
+    """What is wrong with one field and how to put it right."""
+
+    field: str
+    message: str
+    remedy: str
+
+
+ENGINES = ("vllm", "command")
+RUNTIMES = ("docker", "process")
+CLUSTERS = ("ray", "native", "single")
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+_PATH = re.compile(r"/[^\x00-\x1f\x7f:,]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
+_HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
+
+
+def validate(spec: Spec) -> list[FieldError]:
+    """What is nonsense by itself, whatever the nodes say; empty when nothing is."""
+    return [*_patterns(spec), *_choices(spec), *_numbers(spec), *_nodes(spec), *_words(spec)]
+
+
+def _patterns(spec: Spec) -> Iterator[FieldError]:
+    rows = (
+        (
+            "name",
+            _NAME,
+            False,
+            "Use lower-case letters, digits, dots and dashes, at most 63, beginning with a letter or digit.",
+        ),
+        ("model", _MODEL, spec.engine == "command", "Use the hub's id, e.g. Qwen/Qwen3-8B."),
+        ("model_path", _PATH, True, "Use an absolute path without colons, commas or control characters."),
+        ("image", _IMAGE, spec.runtime != "docker", "Use an image reference, e.g. nvcr.io/nvidia/vllm:26.10-py3."),
+        ("container", _CONTAINER, True, "Use letters, digits, dots, dashes and underscores, at most 63."),
+        (
+            "executable",
+            re.compile(r"[A-Za-z0-9/][^\x00-\x1f\x7f]*"),
+            spec.runtime != "process",
+            "Use a program's name or absolute path, e.g. /opt/venv/bin/vllm.",
+        ),
+        (
+            "served_model_name",
+            re.compile(r"[A-Za-z0-9][A-Za-z0-9._/: -]{0,200}"),
+            True,
+            "Use letters, digits and ._-/:, at most 200.",
+        ),
+        ("api_host", _HOST, False, "Use an IP address of the head, 0.0.0.0 or 127.0.0.1."),
+        ("reasoning_parser", _WORD, True, "Use a parser's name, e.g. qwen3."),
+        ("tool_call_parser", _WORD, True, "Use a parser's name, e.g. qwen3_coder."),
+        ("attention_backend", _WORD, True, "Use a backend's name, e.g. TRITON_ATTN."),
+        ("kv_cache_dtype", _WORD, True, "Use auto, fp8 or another type that the engine knows."),
+    )
+    for name, pattern, may_be_empty, remedy in rows:
+        value = getattr(spec, name)
+        if not isinstance(value, str):
+            yield FieldError(name, "must be text", remedy)
+        elif not value and not may_be_empty:
+            yield FieldError(name, "is missing", remedy)
+        elif value and not pattern.fullmatch(value):
+            yield FieldError(name, f"{shown(value)} is not allowed", remedy)
+    if ".." in spec.model_path.split("/"):
+        yield FieldError("model_path", "must not climb with ..", "Write the path out.")
+
+
+def shown(value: str) -> str:
+    """A value for a message: short, on one line, control characters escaped."""
+    text = repr(value[:60])
+    return text if len(value) <= 60 else f"{text}…"
+
+
+def _choices(spec: Spec) -> Iterator[FieldError]:
+    for name, known in (
+        ("engine", ENGINES),
+        ("runtime", RUNTIMES),
+        ("cluster", CLUSTERS),
+        ("on_rank_lost", ("stop", "report")),
+    ):
+        if getattr(spec, name) not in known:
+            yield FieldError(
+                name, f"{shown(str(getattr(spec, name)))} is not known", f"Choose one of {', '.join(known)}."
+            )
+    if spec.runtime == "process" and spec.cluster == "ray":
+        yield FieldError("cluster", "Ray needs the docker runtime", "Choose native or single, or the docker runtime.")
+    if spec.engine == "command" and len(spec.nodes) > 1:
+        yield FieldError("nodes", "a command runs on one node", "Choose one node.")
+    if spec.engine == "command" and not spec.arguments:
+        yield FieldError(
+            "arguments", "the command is missing", "Write the command that starts the server, word by word."
+        )
+    if spec.cluster == "single" and len(spec.nodes) > 1:
+        yield FieldError("cluster", "single means one node", "Choose ray or native, or one node.")
+
+
+def _numbers(spec: Spec) -> Iterator[FieldError]:
+    ranges: tuple[tuple[str, float | None, float, float, str], ...] = (
+        ("port", spec.port, 1024, 65535, "Use a port from 1024 to 65535."),
+        ("tensor_parallel", spec.tensor_parallel, 1, 1024, "Use 1 or more: the number of GPUs that share the model."),
+        ("max_model_len", spec.max_model_len, 1, 1 << 26, "Use a number of tokens, e.g. 131072, or leave it empty."),
+        ("os_floor_gib", spec.os_floor_gib, 0, 1024, "Use GiB, e.g. 8."),
+        ("smoke_max_tokens", spec.smoke_max_tokens, 1, 100000, "Use a number of tokens, e.g. 50."),
+    )
+    for name, value, low, high, remedy in ranges:
+        if value is None:
+            continue
+        whole = name == "os_floor_gib" or isinstance(value, int)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not whole or not low <= value <= high:
+            yield FieldError(name, f"{shown(str(value))} is out of range", remedy)
+    share = spec.gpu_memory_utilization
+    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1):
+        yield FieldError(
+            "gpu_memory_utilization", f"{shown(str(share))} is out of range", "Use a share between 0 and 1, e.g. 0.85."
+        )
+
+
+def _nodes(spec: Spec) -> Iterator[FieldError]:
+    if not spec.nodes:
+        yield FieldError("nodes", "none is chosen", "Choose at least one node.")
+    if len(set(spec.nodes)) != len(spec.nodes):
+        yield FieldError("nodes", "a node is named twice", "Name each node once.")
+    for node in spec.nodes:
+        if not _NODE.fullmatch(node):
+            yield FieldError("nodes", f"{shown(node)} is no node's name", "Choose nodes of the inventory.")
+
+
+def _words(spec: Spec) -> Iterator[FieldError]:
+    for word in spec.arguments:
+        if not word or any(ord(char) < 32 or ord(char) == 127 for char in word):
+            yield FieldError(
+                "arguments", f"{shown(word)} is empty or holds control characters", "Write one word per argument."
+            )
+    if spec.engine == "command" and spec.arguments and spec.arguments[0].startswith("-"):
+        yield FieldError("arguments", "the first word must be a program", "Begin with the program's name or path.")
+    if spec.engine == "vllm" and spec.arguments and not spec.arguments[0].startswith("-"):
+        yield FieldError(
+            "arguments",
+            f"{shown(spec.arguments[0])} belongs to no option",
+            "Begin with an option, e.g. --max-num-seqs.",
+        )
+    for name, value in spec.environment:
+        if not _VARIABLE.fullmatch(name):
+            yield FieldError(
+                "environment", f"{shown(name)} is no variable's name", "Use letters, digits and underscores."
+            )
+        elif name.startswith("SPARKWEB_"):
+            yield FieldError("environment", f"{name} is ours", "Names that begin with SPARKWEB_ are taken.")
+        if any(char in value for char in "\0\n\r"):
+            yield FieldError("environment", f"the value of {shown(name)} holds a line break", "Use one line.")
+    for secret in spec.secrets:
+        if not _VARIABLE.fullmatch(secret.variable) or secret.variable.startswith("SPARKWEB_"):
+            yield FieldError(
+                "secrets", f"{shown(secret.variable)} is no variable's name", "Use letters, digits and underscores."
+            )
+    given_twice = {name for name, _ in spec.environment} & {secret.variable for secret in spec.secrets}
+    if given_twice:
+        yield FieldError("environment", f"{', '.join(sorted(given_twice))} is also a secret", "Keep only the secret.")

@@ -24,6 +24,14 @@ class Step:
       ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed logs
               may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
       smoke   one real chat completion at `url` for `model`.
+      probe   the executor takes a full fresh sheet of the node, stores it, and asks `plan.gates.judge_sheet(gate, sheet)`.
+              `gate` = {"name": "sheet"} (always good) or {"name": "preflight", …} with what the plan took for true; every key
+              may be missing: boot_id, image, image_id, model_path, shards, weights_bytes, docker (bool), containers (names that must
+              be free of foreign ones), deployment (whose labels are ours), cleared (container names that will be cleared),
+              ports (that must be free), cleared_ports, processes ([{pid, name}] that will be ended), disk_bytes (root must have).
+              The failure names what changed since the plan.
+      end     cancel the detached job that the `serve` step with key `ends` started in an earlier run of this deployment (TERM to the
+              tree, then KILL); succeeds when there is no such job.
     """
 
     key: str  # unique in the plan and stable, e.g. "cluster.ray-head.spark-1a32"
@@ -42,7 +50,10 @@ class Step:
     within_s: float = 120.0
     secrets: tuple[Secret, ...] = ()
     follows: str = ""  # reader for this step's output: vllm, ray, "" (none)
-    undo: dict[str, Any] = field(default_factory=dict)  # what is needed to put it back, for Restore
+    # What is needed to put it back, for Restore: {"node": …, "units": [{"unit", "was_enabled", "was_active"}],
+    # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; stories.restore takes a list of these.
+    undo: dict[str, Any] = field(default_factory=dict)
+    ends: str = ""  # kind end: the key of the serve step whose job is to be cancelled
 
 
 @dataclass(frozen=True)
@@ -105,8 +116,14 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 (hex) of what will run: story, nodes, stages, spec. Measured figures (fit, problems' evidence) are left out, so
         that two previews a second apart agree as long as the commands do."""
-        body = {"story": self.story, "deployment": self.deployment, "revision": self.revision, "nodes": self.nodes,
-                "stages": [asdict(stage) for stage in self.stages], "spec": self.spec}
+        body = {
+            "story": self.story,
+            "deployment": self.deployment,
+            "revision": self.revision,
+            "nodes": self.nodes,
+            "stages": [asdict(stage) for stage in self.stages],
+            "spec": self.spec,
+        }
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -119,12 +136,20 @@ class Plan:
 
         fit = body.get("fit")
         return cls(
-            story=body["story"], deployment=body["deployment"], revision=body["revision"], nodes=tuple(body["nodes"]),
+            story=body["story"],
+            deployment=body["deployment"],
+            revision=body["revision"],
+            nodes=tuple(body["nodes"]),
             stages=tuple(Stage(s["name"], s["phase"], tuple(step(x) for x in s["steps"])) for s in body["stages"]),
-            fit=None if fit is None else Fit(
-                fit["verdict"], fit["sentence"],
+            fit=None
+            if fit is None
+            else Fit(
+                fit["verdict"],
+                fit["sentence"],
                 tuple(Bar(b["node"], b["total_bytes"], tuple((n, v) for n, v in b["segments"])) for b in fit["bars"]),
-                fit["kv_tokens"], fit["largest"]),
+                fit["kv_tokens"],
+                fit["largest"],
+            ),
             problems=tuple(Problem(**{**p, "clear": tuple(p["clear"])}) for p in body["problems"]),
             spec=body["spec"],
         )

@@ -1,0 +1,119 @@
+"""The node itself: Docker, GPU, clock, architecture, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from apps.diagnosis.reasons import REASONS
+from apps.facts.sheet import Sheet
+from apps.plan.spec import Spec
+from apps.plan.step import Problem
+
+SKEW_S = 30.0
+GIB = 1 << 30
+
+
+def check(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
+    """One node's own fitness."""
+    if spec.runtime == "docker":
+        yield _docker(sheet)
+    yield from _gpu(spec, sheet)
+    yield from _clock(sheet)
+    yield from _disk(sheet)
+
+
+def _docker(sheet: Sheet) -> Problem:
+    docker = sheet.docker
+    reason = "docker_missing" if docker is None or not docker.present else docker.problem
+    if docker and docker.problem:
+        reason = docker.problem
+    if reason:
+        known = REASONS.get(reason, REASONS["docker_missing"])
+        return Problem(reason, "stop", f"{known.title} on {sheet.node}", sheet.node, known.sentence, known.remedy)
+    version = docker.server_version if docker else None
+    return Problem("docker", "fine", f"Docker {version or ''} answers on {sheet.node}".replace("  ", " "), sheet.node)
+
+
+def _gpu(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
+    gpus = sheet.gpus
+    if gpus and gpus.problem and gpus.problem in REASONS:
+        known = REASONS[gpus.problem]
+        severity = "stop" if spec.runtime == "docker" else "warn"
+        yield Problem(
+            gpus.problem, severity, f"{known.title} on {sheet.node}", sheet.node, known.sentence, known.remedy
+        )
+    elif gpus and gpus.gpus:
+        names = ", ".join(sorted({gpu.name or "a GPU" for gpu in gpus.gpus}))
+        yield Problem(
+            "gpu", "fine", f"{sheet.node} has {len(gpus.gpus)} x {names}, driver {gpus.driver or 'unknown'}", sheet.node
+        )
+    else:
+        yield Problem(
+            "no_gpu",
+            "warn",
+            f"No GPU was seen on {sheet.node}",
+            sheet.node,
+            "Without one the engine runs on the CPU, if its build can.",
+            "Probe again, or check nvidia-smi on the node.",
+        )
+
+
+def _clock(sheet: Sheet) -> Iterator[Problem]:
+    clock = sheet.machine.clock_unix_s if sheet.machine else None
+    if clock is None:
+        return
+    skew = clock - sheet.taken_at
+    if abs(skew) > SKEW_S:
+        known = REASONS["clock_skew"]
+        yield Problem(
+            "clock_skew",
+            "warn",
+            f"The clock of {sheet.node} is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}",
+            sheet.node,
+            "Times in its logs are off by as much; certificates and tokens may be refused.",
+            known.remedy,
+        )
+    else:
+        yield Problem("clock", "fine", f"The clock of {sheet.node} is right", sheet.node)
+
+
+def _disk(sheet: Sheet) -> Iterator[Problem]:
+    root = next((disk for disk in sheet.disks or () if disk.mount == "/"), None)
+    if root is None or root.available_bytes is None:
+        return
+    free = f"{root.available_bytes / GIB:.1f} GiB free on / of {sheet.node}"
+    if root.available_bytes < 2 * GIB:
+        known = REASONS["disk_full"]
+        yield Problem(
+            "disk_full", "stop", f"Only {free}", sheet.node, "Logs and compile caches need room.", known.remedy
+        )
+    else:
+        yield Problem("disk", "fine", free, sheet.node)
+
+
+def compare(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
+    """What must be alike on all nodes of a group."""
+    if len(sheets) < 2:
+        return
+    sizes = {sheet.node: sheet.memory.total_bytes for sheet in sheets if sheet.memory and sheet.memory.total_bytes}
+    if sizes and max(sizes.values()) - min(sizes.values()) > 4 * GIB:
+        smallest = min(sizes, key=lambda node: sizes[node])
+        yield Problem(
+            "unequal_memory",
+            "warn",
+            f"{smallest} has less memory than the others",
+            smallest,
+            "All ranks of a tensor-parallel group are sized by the smallest.",
+            "Nothing to do if that is meant.",
+            ", ".join(f"{node} {size / GIB:.1f} GiB" for node, size in sizes.items()),
+        )
+    drivers = {sheet.node: sheet.gpus.driver for sheet in sheets if sheet.gpus and sheet.gpus.driver}
+    if len(set(drivers.values())) > 1:
+        yield Problem(
+            "driver_differs",
+            "warn",
+            "The nodes have different drivers",
+            meaning="NCCL and CUDA graphs may behave differently.",
+            remedy="Bring both to the same driver.",
+            evidence=", ".join(f"{n} {d}" for n, d in drivers.items()),
+        )

@@ -1,0 +1,232 @@
+"""docker, as plans call it. Containers of ours are known by labels, never by their names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from apps.shell import (
+    Command,
+    Expanded,
+    Shell,
+    assign,
+    choose,
+    forgiving,
+    leave,
+    merged,
+    pipe,
+    quiet,
+    say,
+    script,
+    when,
+    words,
+)
+
+RUN_VARIABLE = "SPARKWEB_RUN"  # exported to every job by the executor
+IDENTITY = (
+    '{{index .Config.Labels "sparkweb.deployment"}}/{{index .Config.Labels "sparkweb.revision"}}/'
+    '{{index .Config.Labels "sparkweb.run"}} {{.State.Status}}'
+)
+FOREIGN = 3  # exit code of a script that refused a container which is not ours
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Whose container it is."""
+
+    deployment: int
+    revision: int
+    rank: int
+
+    def options(self) -> tuple[str | Expanded, ...]:
+        return (
+            "--label",
+            f"sparkweb.deployment={self.deployment}",
+            "--label",
+            f"sparkweb.revision={self.revision}",
+            "--label",
+            f"sparkweb.rank={self.rank}",
+            "--label",
+            Expanded("sparkweb.run=", RUN_VARIABLE),
+        )
+
+
+@dataclass(frozen=True)
+class Container:
+    """What `docker run -d` is told. No --rm and no restart policy: a failed container keeps its log and its exit code, and
+    ranks never come up alone after a reboot."""
+
+    name: str
+    image: str
+    labels: Labels
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[str, ...] = ()  # variables, passed by name
+    mounts: tuple[tuple[str, str], ...] = ()  # (folder on the node, folder inside), read-only
+    writable: tuple[tuple[str, str], ...] = ()
+    gpus: bool = True
+    infiniband: bool = False
+    shared_ipc: bool = True  # --ipc host; else a private /dev/shm of 16 GiB
+
+    def run(self) -> Shell:
+        """`docker run -d …`; the only expansion in it is the run's id."""
+        parts: list[str | Expanded] = ["docker", "run", "-d", "--name", self.name]
+        if self.gpus:
+            parts += ["--gpus", "all"]
+        parts += ["--network", "host"]
+        parts += ["--ipc", "host"] if self.shared_ipc else ["--shm-size", "16g"]
+        if self.infiniband:
+            parts += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
+        parts += ["--ulimit", "memlock=-1:-1"]
+        for outside, inside in self.mounts:
+            parts += ["-v", f"{outside}:{inside}:ro"]
+        for outside, inside in self.writable:
+            parts += ["-v", f"{outside}:{inside}"]
+        for name, value in self.environment:
+            parts += ["-e", f"{name}={value}"]
+        for variable in self.secrets:
+            parts += ["-e", variable]
+        parts += self.labels.options()
+        return words(*parts, self.image, *self.command)
+
+
+def start(container: Container) -> Shell:
+    """Observe, decide, act: adopt the container if this very run started it, remove our own stale one, refuse a foreign one (exit
+    code 3), else run it. Can be repeated at any line."""
+    labels = container.labels
+    own = f"{labels.deployment}/"
+    same = words(Expanded(f"{labels.deployment}/{labels.revision}/", RUN_VARIABLE))
+    running = Shell(same.text + Command.of(" running").text)
+    adopt = Shell("\n".join((say(f"{container.name} runs already, started by this run").text, leave(0).text)))
+    stale = Shell(
+        "\n".join(
+            (
+                say(f"removing {container.name}, left by an earlier run of this deployment").text,
+                remove(container.name).text,
+            )
+        )
+    )
+    refuse = Shell(
+        "\n".join(
+            (
+                say(
+                    f"a container called {container.name} is here and does not belong to this deployment; "
+                    f"rename or remove it, or choose another container name",
+                    error=True,
+                ).text,
+                leave(FOREIGN).text,
+            )
+        )
+    )
+    return script(
+        assign("found", inspect(container.name, IDENTITY)),
+        choose(
+            "found",
+            (Command.of(""), False, Shell(":")),
+            (running, False, adopt),
+            (Command.of(own), True, stale),
+            (None, True, refuse),
+        ),
+        container.run(),
+    )
+
+
+def inspect(name: str, template: str) -> Command:
+    """`docker inspect` of a container. `--type container`, so that an image or volume of that name does not answer."""
+    return Command.of("docker", "inspect", "--type", "container", "--format", template, name)
+
+
+def state(name: str) -> Command:
+    """Prints `running 0`: the state and the exit code."""
+    return inspect(name, "{{.State.Status}} {{.State.ExitCode}}")
+
+
+def execute(name: str, *command: str) -> Command:
+    return Command.of("docker", "exec", name, *command)
+
+
+def logs(name: str) -> Command:
+    return Command.of("docker", "logs", "--follow", name)
+
+
+def follow(name: str) -> Shell:
+    """Print the container's log until it ends; the exit code is the container's own (143 when it is gone altogether)."""
+    return script(
+        forgiving(merged(logs(name))),
+        assign("code", inspect(name, "{{.State.ExitCode}}")),
+        choose("code", (Command.of(""), False, leave(143)), (None, True, Shell('exit "$code"'))),
+    )
+
+
+def stop(*names: str, seconds: int = 20) -> Command:
+    return Command.of("docker", "stop", "-t", seconds, *names)
+
+
+def remove(*names: str) -> Command:
+    return Command.of("docker", "rm", "-f", *names)
+
+
+def stop_and_remove(names: Sequence[str]) -> Shell:
+    """Each container gracefully stopped, then removed; one that is gone already (its unit removed it) is fine."""
+    return script(
+        *(
+            when(
+                quiet(inspect(name, "{{.Id}}")),
+                Shell(f"{forgiving(stop(name)).text}\n{remove(name).text} || {_still_there(name).text}"),
+                say(f"{name} is gone already"),
+            )
+            for name in names
+        )
+    )
+
+
+def _still_there(name: str) -> Shell:
+    """Exit 1 if the container exists: `rm` may have lost a race with the unit that removes it too."""
+    return when(quiet(inspect(name, "{{.Id}}")), leave(1))
+
+
+def stop_and_keep(names: Sequence[str]) -> Shell:
+    """Each container stopped and kept from coming back by itself, but not removed: nothing would make it anew."""
+    return script(
+        *(
+            when(
+                quiet(inspect(name, "{{.Id}}")),
+                Shell("\n".join((remove_restart_policy(name).text, stop(name).text))),
+                say(f"{name} is gone already"),
+            )
+            for name in names
+        )
+    )
+
+
+def remove_restart_policy(*names: str) -> Command:
+    return Command.of("docker", "update", "--restart=no", *names)
+
+
+def of_deployment(deployment: int, *, running_only: bool = False) -> Command:
+    """Ids of the containers that carry the deployment's label."""
+    which = "-q" if running_only else "-aq"
+    return Command.of("docker", "ps", which, "--filter", f"label=sparkweb.deployment={deployment}")
+
+
+def tear_down(deployment: int) -> Shell:
+    """Everything of one deployment on a node: stopped gracefully, then removed by force. Nothing there is fine."""
+    return script(
+        pipe(of_deployment(deployment, running_only=True), Command.of("xargs", "-r", *stop(seconds=30).words)),
+        pipe(of_deployment(deployment), Command.of("xargs", "-r", *remove().words)),
+    )
+
+
+def names(*, running_only: bool, deployment: int | None = None) -> Command:
+    """One container name a line."""
+    made = Command.of("docker", "ps", *(() if running_only else ("-a",)))
+    if deployment is not None:
+        made = made.plus("--filter", f"label=sparkweb.deployment={deployment}")
+    return made.plus("--format", "{{.Names}}")
+
+
+def bring_back(name: str, restart_policy: str | None) -> Iterable[Command]:
+    """Start a container that was stopped and kept, with the restart policy that it had."""
+    if restart_policy and restart_policy != "no":
+        yield Command.of("docker", "update", f"--restart={restart_policy}", name)
+    yield Command.of("docker", "start", name)

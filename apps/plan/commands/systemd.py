@@ -1,0 +1,27 @@
+"""systemctl, through sudo without a password unless the user is root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apps.shell import Command
+
+
+def as_root(root: bool, *command: str) -> Command:
+    return Command.of(*(() if root else ("sudo", "-n")), *command)
+
+
+def stop(units: Sequence[str], *, root: bool) -> Command:
+    return as_root(root, "systemctl", "stop", *units)
+
+
+def disable(units: Sequence[str], *, root: bool) -> Command:
+    return as_root(root, "systemctl", "disable", *units)
+
+
+def enable(units: Sequence[str], *, root: bool) -> Command:
+    return as_root(root, "systemctl", "enable", *units)
+
+
+def start(units: Sequence[str], *, root: bool) -> Command:
+    return as_root(root, "systemctl", "start", *units)

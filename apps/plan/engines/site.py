@@ -1,0 +1,81 @@
+"""What an engine needs to know of one node, taken from its sheet once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from apps.facts.sheet import Sheet
+from apps.plan.fabric import Fabric, fabric_address
+from apps.plan.spec import Spec
+from apps.plan.step import Problem
+
+
+@dataclass(frozen=True)
+class Site:
+    """One rank's place: node, rank, fabric, container name."""
+
+    node: str
+    rank: int
+    container: str
+    fabric: Fabric | None  # None on a single node
+    has_gpu: bool
+    gpus: int  # that this deployment uses here
+    shared_ipc: bool
+    root: bool
+    home: str
+
+
+def container_name(spec: Spec, rank: int) -> str:
+    """`{container}-rN`; the base is the deployment's name where none was chosen."""
+    return f"{spec.container or 'sparkweb-' + spec.name}-r{rank}"
+
+
+def sites(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Site, ...] | tuple[Problem, ...]:
+    """The places in rank order, or the problems that leave none: a sheet or a fabric address that is missing."""
+    missing = tuple(no_sheet(node) for node in spec.nodes if node not in sheets)
+    if missing:
+        return missing
+    chosen = [sheets[node] for node in spec.nodes]
+    fabrics = [_fabric(sheet, chosen) for sheet in chosen]
+    lost = tuple(fabric for fabric in fabrics if isinstance(fabric, Problem))
+    if lost:
+        return lost
+    return tuple(
+        _site(spec, rank, sheet, fabric)
+        for rank, (sheet, fabric) in enumerate(zip(chosen, fabrics, strict=True))
+        if not isinstance(fabric, Problem)
+    )
+
+
+def no_sheet(node: str) -> Problem:
+    return Problem(
+        name="not_probed",
+        severity="stop",
+        title=f"Nothing is known of {node} yet",
+        node=node,
+        meaning="A plan is made from what a node says of itself; this one has not answered so far.",
+        remedy=f"Probe {node}. If it can't be reached, the probe says at which hop and why.",
+    )
+
+
+def _fabric(sheet: Sheet, everyone: Sequence[Sheet]) -> Fabric | Problem | None:
+    if len(everyone) < 2:
+        return None
+    return fabric_address(sheet, [other for other in everyone if other is not sheet])
+
+
+def _site(spec: Spec, rank: int, sheet: Sheet, fabric: Fabric | None) -> Site:
+    privileges, machine = sheet.privileges, sheet.machine
+    ipc_is_swept = bool(privileges and privileges.remove_ipc and privileges.linger is False)
+    return Site(
+        node=sheet.node,
+        rank=rank,
+        container=container_name(spec, rank),
+        fabric=fabric,
+        has_gpu=bool(sheet.gpus and sheet.gpus.gpus),
+        gpus=max(1, spec.tensor_parallel // max(1, len(spec.nodes))),
+        shared_ipc=not ipc_is_swept,
+        root=bool(machine and machine.uid == 0),
+        home=(machine.home if machine and machine.home else ""),
+    )

@@ -1,0 +1,235 @@
+"""What a step waits for, judged from what its question printed. Pure: the executor asks, this says done, failed or not yet."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.facts.sheet import Sheet
+from apps.plan import preflight
+from apps.plan.commands import ray
+
+GIB = 1 << 30
+Gate = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """done: goes on. failed: a reason; waiting longer would not help. Neither: ask again. message: one line for the log."""
+
+    done: bool
+    failed: str | None = None
+    message: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def judge(gate: Gate, stdout: str, exit_code: int | None) -> Judged:
+    """Judge one answer. `exit_code` None: the question itself ran out of time. Raises ValueError for a gate nobody knows."""
+    name = str(gate.get("name", ""))
+    if name not in JUDGES:
+        raise ValueError(f"no gate is called {name!r}; known: {', '.join(sorted(JUDGES))}")
+    if exit_code is None:
+        return Judged(False, message="no answer yet")
+    return JUDGES[name](gate, stdout, exit_code)
+
+
+def timeout_reason(gate: Gate) -> str:
+    """The reason that running out of time becomes; `internal` for a gate nobody knows."""
+    return TIMEOUTS.get(str(gate.get("name", "")), "internal")
+
+
+def judge_sheet(gate: Gate, sheet: Sheet) -> Judged:
+    """Judge a fresh sheet for a `probe` step: `sheet` is always good, `preflight` compares with what the plan took for true."""
+    name = gate.get("name")
+    if name == "sheet":
+        return Judged(True, message=f"{sheet.node} answered")
+    if name != "preflight":
+        raise ValueError(f"no gate for a sheet is called {name!r}; known: preflight, sheet")
+    changes = preflight.changes(gate, sheet)
+    if changes:
+        return Judged(
+            False,
+            changes[0].reason,
+            "; ".join(change.sentence for change in changes),
+            {"changes": [{"reason": change.reason, "sentence": change.sentence} for change in changes]},
+        )
+    return Judged(True, message=preflight.sentence(gate, sheet))
+
+
+def _memory_free(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    kib = {name: int(value) for name, value in re.findall(r"^(Mem\w+):\s+(\d+) kB", stdout, re.MULTILINE)}
+    if "MemAvailable" not in kib:
+        return Judged(False, message=f"/proc/meminfo did not say MemAvailable (exit {exit_code})")
+    available, wanted = kib["MemAvailable"] * 1024, int(gate["bytes"])
+    free = f", {kib['MemFree'] * 1024 / GIB:.1f} of them without dropping the page cache" if "MemFree" in kib else ""
+    return Judged(
+        available >= wanted,
+        message=f"{available / GIB:.1f} of {wanted / GIB:.1f} GiB are free{free}",
+        values={"available_bytes": available, "free_bytes": kib.get("MemFree", 0) * 1024, "wanted_bytes": wanted},
+    )
+
+
+def _containers_gone(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    if exit_code != 0:
+        return Judged(False, message=f"docker did not answer (exit {exit_code})")
+    listed = stdout.split()
+    wanted = gate.get("containers")
+    left = listed if wanted is None else [name for name in listed if name in wanted]
+    message = f"still there: {', '.join(left)}" if left else "the containers are gone"
+    return Judged(not left, message=message, values={"left": left})
+
+
+def _listening(stdout: str) -> set[int]:
+    """Ports of `ss -H -ltn` lines, or of /proc/net/tcp and tcp6 (state 0A)."""
+    ports: set[int] = set()
+    for line in stdout.splitlines():
+        words = line.split()
+        if len(words) >= 4 and words[0].endswith(":") and words[3] == "0A":
+            ports.add(int(words[1].rpartition(":")[2], 16))
+        elif len(words) >= 4 and words[0] in ("LISTEN", "tcp"):
+            port = words[3].rpartition(":")[2]
+            ports.update((int(port),) if port.isdigit() else ())
+    return ports
+
+
+def _ports_free(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    if exit_code != 0:
+        return Judged(False, message=f"neither ss nor /proc/net/tcp answered (exit {exit_code})")
+    busy = sorted(_listening(stdout) & {int(port) for port in gate["ports"]})
+    if busy:
+        return Judged(False, message=f"port {', '.join(map(str, busy))} is still taken", values={"busy": busy})
+    return Judged(True, message=f"port {', '.join(map(str, gate['ports']))} is free")
+
+
+def _container_running(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    name = gate.get("container", "the container")
+    words = stdout.split()
+    if exit_code != 0 or not words:
+        return Judged(False, message=f"{name} is not there yet")
+    state, code = words[0], words[1] if len(words) > 1 else ""
+    if state == "running":
+        return Judged(True, message=f"{name} runs")
+    if state in ("exited", "dead"):
+        return Judged(
+            False,
+            "exited",
+            f"{name} ended with exit code {code or 'unknown'}; its log says why",
+            {"exit_code": int(code) if code.lstrip("-").isdigit() else None},
+        )
+    return Judged(False, message=f"{name} is {state}")
+
+
+def _process_alive(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    if exit_code == 0:
+        return Judged(True, message="the process is alive")
+    return Judged(False, "exited", "the process is gone; its log says why")
+
+
+@dataclass(frozen=True)
+class RayStatus:
+    """`ray status`, read. `alive` counts active and idle nodes; None where a figure was not printed."""
+
+    alive: int | None = None
+    pending: int = 0
+    failures: int = 0
+    gpu_used: float | None = None
+    gpu_total: float | None = None
+
+
+def read_ray_status(text: str) -> RayStatus:
+    """Sections are headed `Active:`, `Idle:`, `Pending:`, `Recent failures:`; idle nodes are alive. `(no …)` lines are none."""
+    section, counts = "", {"Active": 0, "Idle": 0, "Pending": 0, "Recent failures": 0}
+    seen = False
+    for line in text.splitlines():
+        heading = re.fullmatch(r"\s?(Active|Idle|Pending|Recent failures):\s*", line)
+        if heading:
+            section, seen = heading.group(1), True
+        elif line.startswith((" ", "\t")) and section and not line.strip().startswith("(no "):
+            found = re.match(r"\s+(\d+) \S", line)
+            counts[section] += int(found.group(1)) if found and section in ("Active", "Idle") else 1
+        elif not line.startswith((" ", "\t")):
+            section = ""
+    usage = re.search(r"^\s*([\d.]+)/([\d.]+) GPU\b", text, re.MULTILINE)
+    return RayStatus(
+        alive=counts["Active"] + counts["Idle"] if seen else None,
+        pending=counts["Pending"],
+        failures=counts["Recent failures"],
+        gpu_used=float(usage.group(1)) if usage else None,
+        gpu_total=float(usage.group(2)) if usage else None,
+    )
+
+
+def _ray_addresses(text: str) -> list[str] | None:
+    """Addresses of the nodes that are alive; None when the question was not answered."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("[") and line.rstrip().endswith("]"):
+            try:
+                nodes = json.loads(line)
+                return sorted(str(node["address"]) for node in nodes if node.get("alive"))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+    return None
+
+
+def _ray_nodes(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    """Exactly the wanted addresses, all GPUs, none in use. An address that nobody asked for will not go away by waiting."""
+    wanted = sorted(str(address) for address in gate["addresses"])
+    gpus = float(gate.get("gpus", len(wanted)))
+    before, _, after = stdout.partition(ray.ADDRESSES)
+    status, addresses = read_ray_status(before), _ray_addresses(after)
+    values = {
+        "alive": status.alive,
+        "gpu_used": status.gpu_used,
+        "gpu_total": status.gpu_total,
+        "addresses": addresses,
+        "wanted": wanted,
+    }
+    strangers = [address for address in addresses or () if address not in wanted]
+    if strangers:
+        return Judged(
+            False,
+            "ray_wrong_ip",
+            f"Ray shows {', '.join(strangers)}, which is no fabric address of this deployment "
+            f"(wanted: {', '.join(wanted)})",
+            values,
+        )
+    if status.alive is None:
+        return Judged(False, message="Ray does not answer yet", values=values)
+    shown = (
+        f"Ray shows {status.alive} of {len(wanted)} nodes, {_figure(status.gpu_used)}/{_figure(status.gpu_total)} GPU"
+    )
+    if addresses is None:
+        return Judged(False, message=f"{shown}; its addresses are not known yet", values=values)
+    at = f"{shown}: {', '.join(addresses) or 'none'}"
+    complete = addresses == wanted and status.alive == len(wanted) and status.gpu_total == gpus and status.gpu_used == 0
+    return Judged(complete, message=at, values=values)
+
+
+def _figure(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1f}"
+
+
+JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
+    "memory_free": _memory_free,
+    "containers_gone": _containers_gone,
+    "ports_free": _ports_free,
+    "ray_nodes": _ray_nodes,
+    "container_running": _container_running,
+    "process_alive": _process_alive,
+}
+TIMEOUTS = {
+    "memory_free": "memory_not_released",
+    "containers_gone": "cleanup_incomplete",
+    "ports_free": "port_busy",
+    "ray_nodes": "ray_join_timeout",
+    "container_running": "exited",
+    "process_alive": "exited",
+}
+
+
+def known() -> Iterable[str]:
+    """Names of all gates of `wait` steps."""
+    return JUDGES.keys()

@@ -1,0 +1,185 @@
+"""What a plan took for true of a node, and what of it a fresh sheet no longer says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from apps.facts.sheet import Sheet
+from apps.facts.values import Container, Image, ModelFolder
+
+Gate = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    reason: str  # a key of diagnosis.reasons
+    sentence: str
+
+
+def find_image(sheet: Sheet, reference: str) -> Image | None:
+    """The image that `docker run REFERENCE` would take: a missing tag means latest; an id or a digest names it too."""
+    wanted = full_reference(reference)
+    for image in sheet.images or ():
+        if image.ref is not None and full_reference(image.ref) == wanted:
+            return image
+        bare = reference.removeprefix("sha256:")
+        if image.id and len(bare) >= 12 and image.id.removeprefix("sha256:").startswith(bare):
+            return image
+        if image.digest and "@" in reference and image.digest.endswith(reference.partition("@")[2]):
+            return image
+    return None
+
+
+def full_reference(reference: str) -> str:
+    """docker.io/library is implied, and so is :latest."""
+    made = reference.removeprefix("docker.io/").removeprefix("library/")
+    last = made.rpartition("/")[2]
+    return made if ":" in last or "@" in last else f"{made}:latest"
+
+
+def find_model(sheet: Sheet, path: str) -> ModelFolder | None:
+    return next((model for model in sheet.models or () if model.path.rstrip("/") == path.rstrip("/")), None)
+
+
+def is_ours(container: Container, deployment: int) -> bool:
+    return container.labels.get("sparkweb.deployment") == str(deployment)
+
+
+def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
+    """The gate of a preflight probe: the boot that the sheet was taken in and what the planner adds; empty values are left out."""
+    boot = sheet.machine.boot_id if sheet.machine else None
+    body = {"name": "preflight", "boot_id": boot, **taken}
+    return {name: value for name, value in body.items() if value not in (None, "", [], {})}
+
+
+def changes(gate: Gate, sheet: Sheet) -> tuple[Change, ...]:
+    """Everything that the launch relies on and that is no longer so, worst first."""
+    return tuple(change for check in CHECKS for change in check(gate, sheet))
+
+
+def sentence(gate: Gate, sheet: Sheet) -> str:
+    """What was found as planned, for the log."""
+    said = [f"{sheet.node} is as planned"]
+    if "image" in gate:
+        said.append(f"image {gate['image']}")
+    if "model_path" in gate:
+        shards = f", {gate['shards']} of {gate['shards']} shards" if "shards" in gate else ""
+        said.append(f"model {gate['model_path']}{shards}")
+    return "; ".join(said)
+
+
+def _rebooted(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    boot = sheet.machine.boot_id if sheet.machine else None
+    if "boot_id" in gate and boot is not None and boot != gate["boot_id"]:
+        yield Change("rebooted", f"{sheet.node} has rebooted since the plan was made; look at a new plan")
+
+
+def _docker(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    if not gate.get("docker"):
+        return
+    if sheet.docker is None:
+        yield Change("docker_missing", f"{sheet.node} did not say whether Docker is there")
+    elif sheet.docker.problem:
+        yield Change(sheet.docker.problem, f"Docker on {sheet.node} can no longer be used: {sheet.docker.problem}")
+    elif not sheet.docker.present:
+        yield Change("docker_missing", f"Docker is no longer there on {sheet.node}")
+
+
+def _image(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    if "image" not in gate or sheet.images is None:
+        return
+    image = find_image(sheet, gate["image"])
+    if image is None:
+        yield Change("image_missing", f"image {gate['image']} is not on {sheet.node}")
+    elif "image_id" in gate and image.id and image.id != gate["image_id"]:
+        yield Change(
+            "plan_changed",
+            f"image {gate['image']} on {sheet.node} is another one now: {image.id} instead of {gate['image_id']}",
+        )
+
+
+def _model(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    if "model_path" not in gate or sheet.models is None:
+        return
+    model = find_model(sheet, gate["model_path"])
+    if model is None:
+        yield Change("model_path_missing", f"there is no model at {gate['model_path']} on {sheet.node}")
+    elif model.complete is False or ("shards" in gate and model.shards is not None and model.shards < gate["shards"]):
+        expected = model.shards_expected or gate.get("shards", "?")
+        yield Change(
+            "model_path_missing",
+            f"the model at {gate['model_path']} on {sheet.node} is incomplete: {model.shards} of {expected} shards",
+        )
+    elif "weights_bytes" in gate and model.weights_bytes is not None and model.weights_bytes != gate["weights_bytes"]:
+        yield Change(
+            "model_path_missing",
+            f"the model at {gate['model_path']} on {sheet.node} is another one now: "
+            f"{model.weights_bytes} bytes of weights instead of {gate['weights_bytes']}",
+        )
+
+
+def _containers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    cleared, deployment = gate.get("cleared", ()), int(gate.get("deployment", 0))
+    for container in sheet.containers or ():
+        if (
+            container.name in gate.get("containers", ())
+            and container.name not in cleared
+            and not is_ours(container, deployment)
+        ):
+            yield Change(
+                "foreign_container",
+                f"a container called {container.name} on {sheet.node} does not belong to this deployment",
+            )
+
+
+def _newcomers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    """A container that holds the GPU's memory and that the plan had not seen."""
+    if "seen" not in gate:
+        return
+    deployment = int(gate.get("deployment", 0))
+    for container in sheet.containers or ():
+        known = (
+            container.name in gate["seen"]
+            or container.name in gate.get("cleared", ())
+            or is_ours(container, deployment)
+        )
+        if container.state == "running" and not known and (container.memory_bytes or 0) >= NOTABLE_BYTES:
+            yield Change(
+                "foreign_container",
+                f"{container.name} was started on {sheet.node} since the plan was made and holds "
+                f"{(container.memory_bytes or 0) / (1 << 30):.1f} GiB",
+            )
+
+
+NOTABLE_BYTES = 512 << 20
+
+
+def _ports(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    released = set(gate.get("cleared_ports", ()))
+    for listener in sheet.listeners or ():
+        if listener.port in gate.get("ports", ()) and listener.port not in released:
+            owner = listener.program or (f"process {listener.pid}" if listener.pid else "a process of another user")
+            yield Change("port_busy", f"port {listener.port} on {sheet.node} is taken by {owner}")
+            released.add(listener.port)
+
+
+def _processes(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    """A pid is reused: what will be ended must still be what was consented to."""
+    running = {process.pid: process.name for process in (sheet.gpus.processes if sheet.gpus else ())}
+    for wanted in gate.get("processes", ()):
+        if wanted["pid"] in running and running[wanted["pid"]] != wanted["name"]:
+            yield Change(
+                "plan_changed",
+                f"process {wanted['pid']} on {sheet.node} is {running[wanted['pid']]} now, not {wanted['name']}",
+            )
+
+
+def _disk(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    root = next((disk for disk in sheet.disks or () if disk.mount == "/"), None)
+    if "disk_bytes" in gate and root and root.available_bytes is not None and root.available_bytes < gate["disk_bytes"]:
+        yield Change("disk_full", f"only {root.available_bytes / (1 << 30):.1f} GiB are free on / of {sheet.node}")
+
+
+CHECKS = (_docker, _image, _model, _containers, _newcomers, _ports, _processes, _disk, _rebooted)

@@ -1,0 +1,34 @@
+"""Everything that is looked at before a launch, worst first: stop, consent, warn, fine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from apps.facts.sheet import Sheet
+from apps.plan.checks import clearing, fabric, files, machine, settings
+from apps.plan.checks.ports import needed_ports
+from apps.plan.engines.site import no_sheet
+from apps.plan.spec import Given, Spec
+from apps.plan.step import Problem
+
+ORDER = {"stop": 0, "consent": 1, "warn": 2, "fine": 3}
+
+
+def problems(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Problem, ...]:
+    """All findings for this spec on these nodes. A consent that `given.clear` covers comes back as `fine`, with its `clear` items
+    still in it, so that a page can show the box ticked."""
+    found = [no_sheet(node) for node in spec.nodes if node not in sheets]
+    known = [sheets[node] for node in spec.nodes if node in sheets]
+    for sheet in known:
+        found += machine.check(spec, sheet)
+        found += files.check(spec, sheet)
+    if len(known) == len(spec.nodes):
+        found += files.compare(spec, known)
+        found += fabric.check(spec, known)
+        found += machine.compare(spec, known)
+    found += settings.check(spec, known)
+    found += clearing.check(spec, known, given)
+    return tuple(sorted(found, key=lambda problem: ORDER[problem.severity]))
+
+
+__all__ = ["needed_ports", "problems"]

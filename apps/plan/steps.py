@@ -1,0 +1,201 @@
+"""How steps are made, so that every story words and keys them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apps.plan.commands import docker, node
+from apps.plan.spec import Spec
+from apps.plan.step import Step
+from apps.shell import Command, Secret, Shell
+
+READY_SILENCE_S = 900.0  # without any progress of the load
+GIB = 1 << 30
+
+
+def serve_key(name: str) -> str:
+    """The key of the step whose detached job is the engine (or its log) on a node."""
+    return f"serve.engine.{name}"
+
+
+def note(key: str, name: str, title: str, *, why: str) -> Step:
+    return Step(key=key, node=name, title=title, kind="note", why=why)
+
+
+def job(
+    key: str,
+    name: str,
+    title: str,
+    script: Command | Shell,
+    *,
+    shown: Sequence[str] = (),
+    why: str = "",
+    secrets: Sequence[Secret] = (),
+    undo: Mapping[str, Any] | None = None,
+    within_s: float = 120.0,
+) -> Step:
+    return Step(
+        key=key,
+        node=name,
+        title=title,
+        kind="job",
+        script=script.text,
+        commands=tuple(shown) or (script.text,),
+        why=why,
+        secrets=tuple(secrets),
+        undo=dict(undo or {}),
+        within_s=within_s,
+    )
+
+
+def serve(
+    name: str,
+    script: Shell,
+    *,
+    shown: Sequence[str],
+    secrets: Sequence[Secret],
+    rank: int,
+    title: str = "Serve",
+    follows: str = "vllm",
+) -> Step:
+    return Step(
+        key=serve_key(name),
+        node=name,
+        title=title,
+        kind="serve",
+        script=script.text,
+        commands=tuple(shown),
+        secrets=tuple(secrets),
+        rank=rank,
+        follows=follows,
+    )
+
+
+def follow(key: str, name: str, container: str, *, follows: str, rank: int | None) -> Step:
+    return Step(
+        key=key,
+        node=name,
+        title=f"Follow the log of {container}",
+        kind="serve",
+        script=docker.follow(container).text,
+        commands=(docker.logs(container).text,),
+        rank=rank,
+        follows=follows,
+    )
+
+
+def container_running(key: str, name: str, container: str) -> Step:
+    return Step(
+        key=key,
+        node=name,
+        title=f"Wait until {container} runs",
+        kind="wait",
+        script=docker.state(container).text,
+        commands=(docker.state(container).text,),
+        gate={"name": "container_running", "container": container},
+        every_s=1.0,
+        within_s=60.0,
+        why="goes on when Docker says running",
+    )
+
+
+def memory_free(key: str, name: str, wanted_bytes: int, *, within_s: float = 120.0) -> Step:
+    wanted = f"{wanted_bytes / GIB:.1f} GiB"
+    return Step(
+        key=key,
+        node=name,
+        title=f"Wait until {wanted} are free",
+        kind="wait",
+        script=node.memory().text,
+        commands=(node.memory().text,),
+        gate={"name": "memory_free", "bytes": wanted_bytes},
+        every_s=2.0,
+        within_s=within_s,
+        why=f"waits until {wanted} are free, at most {within_s / 60:g} min",
+    )
+
+
+def ports_free(key: str, name: str, ports: Sequence[int]) -> Step:
+    shown = ", ".join(str(port) for port in ports)
+    return Step(
+        key=key,
+        node=name,
+        title=f"Wait until port {shown} is free",
+        kind="wait",
+        script=node.listening().text,
+        commands=("ss -H -ltn",),
+        gate={"name": "ports_free", "ports": list(ports)},
+        every_s=1.0,
+        within_s=60.0,
+        why=f"goes on when nothing listens on {shown}",
+    )
+
+
+def containers_gone(
+    key: str,
+    name: str,
+    *,
+    deployment: int | None = None,
+    names: Sequence[str] = (),
+    running_only: bool = False,
+) -> Step:
+    script = docker.names(running_only=running_only, deployment=deployment)
+    gate: dict[str, Any] = (
+        {"name": "containers_gone", "containers": list(names)} if deployment is None else {"name": "containers_gone"}
+    )
+    return Step(
+        key=key,
+        node=name,
+        title="Wait until the containers are gone",
+        kind="wait",
+        script=script.text,
+        commands=(script.text,),
+        gate=gate,
+        every_s=1.0,
+        within_s=120.0,
+        why="goes on when Docker no longer lists them",
+    )
+
+
+def end(key: str, name: str, *, ends: str, title: str, why: str) -> Step:
+    return Step(key=key, node=name, title=title, kind="end", ends=ends, why=why)
+
+
+def api_url(spec: Spec) -> str:
+    """Where the API is asked from the head itself."""
+    anywhere = spec.api_host in ("", "0.0.0.0", "::", "localhost")  # noqa: S104  # compared, not bound
+    host = "127.0.0.1" if anywhere else spec.api_host
+    return f"http://{f'[{host}]' if ':' in host else host}:{spec.port}"
+
+
+def ready(spec: Spec, head: str) -> Step:
+    url = f"{api_url(spec)}/v1/models"
+    return Step(
+        key=f"serve.ready.{head}",
+        node=head,
+        title=f"Wait until the API names {spec.model_name}",
+        kind="ready",
+        url=url,
+        model=spec.model_name,
+        every_s=2.0,
+        within_s=READY_SILENCE_S,
+        commands=(f"# GET {url} through SSH",),
+        why=f"goes on when {url} names {spec.model_name}; stalled after {READY_SILENCE_S / 60:g} min without progress",
+    )
+
+
+def smoke(spec: Spec, head: str) -> Step:
+    url = f"{api_url(spec)}/v1/chat/completions"
+    return Step(
+        key=f"verify.smoke.{head}",
+        node=head,
+        title="One real completion",
+        kind="smoke",
+        url=url,
+        model=spec.model_name,
+        max_tokens=spec.smoke_max_tokens,
+        within_s=300.0,
+        commands=(f"# POST {url} through SSH",),
+        why="readiness alone proves nothing: an engine can say 200 and fail at the first request",
+    )

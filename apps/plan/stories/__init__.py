@@ -1,0 +1,10 @@
+"""One story a file: what is to happen, from a spec and the sheets of its nodes. Same input, same plan."""
+
+from apps.plan.stories.clear import clear
+from apps.plan.stories.launch import launch
+from apps.plan.stories.probe import probe
+from apps.plan.stories.relaunch import relaunch
+from apps.plan.stories.restore import restore
+from apps.plan.stories.stop import stop
+
+__all__ = ["clear", "launch", "probe", "relaunch", "restore", "stop"]

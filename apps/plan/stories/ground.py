@@ -1,0 +1,212 @@
+"""Clear the ground of one node, with consent: units first, so that they do not bring their containers back, then containers and
+processes, then wait until the memory is really free, then drop the page cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from apps.facts.sheet import Sheet
+from apps.facts.values import Container, Unit
+from apps.plan import steps
+from apps.plan.commands import docker, node, systemd
+from apps.plan.spec import Clear
+from apps.plan.step import Step
+from apps.shell import Command, Shell, script
+
+
+def is_root(sheet: Sheet | None) -> bool:
+    return bool(sheet and sheet.machine and sheet.machine.uid == 0)
+
+
+def unit_of(sheet: Sheet | None, name: str) -> Unit | None:
+    return next((unit for unit in (sheet.units if sheet else None) or () if _bare(unit.name) == _bare(name)), None)
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(".service")
+
+
+def container_of(sheet: Sheet | None, name: str) -> Container | None:
+    return next((one for one in (sheet.containers if sheet else None) or () if one.name == name), None)
+
+
+def made_anew(sheet: Sheet | None, name: str) -> bool:
+    """Whether a unit makes this container again when it starts, so that removing it loses nothing. A unit that only starts an
+    existing one (`docker start`) does not."""
+    return any(
+        name in unit.containers and "docker start" not in (unit.exec_start or "")
+        for unit in (sheet.units if sheet else None) or ()
+    ) or bool((found := container_of(sheet, name)) and "sparkweb.deployment" in found.labels)
+
+
+def clearing(name: str, sheet: Sheet | None, consented: Sequence[Clear]) -> Iterator[Step]:
+    """The steps that stop what was consented to on one node; nothing when nothing was."""
+    mine = [one for one in consented if one.node == name]
+    units = [one for one in mine if one.kind == "unit"]
+    if units:
+        yield from _units(name, sheet, units)
+    containers = [one.name for one in mine if one.kind == "container"]
+    if containers:
+        yield from _containers(name, sheet, containers)
+    for one in mine:
+        if one.kind == "process":
+            yield steps.job(
+                f"clear.process-{one.name}.{name}",
+                name,
+                f"End process {one.name}",
+                node.end_process(int(one.name)),
+                shown=(f"kill -TERM {int(one.name)}  # after 20 s: kill -KILL {int(one.name)}",),
+            )
+
+
+def _units(name: str, sheet: Sheet | None, units: Sequence[Clear]) -> Iterator[Step]:
+    root = is_root(sheet)
+    stopped = [one.name for one in units]
+    undo: dict[str, Any] = {"node": name, "units": [_before(sheet, unit) for unit in stopped]}
+    yield steps.job(
+        f"clear.units.{name}",
+        name,
+        f"Stop {', '.join(stopped)}",
+        systemd.stop(stopped, root=root),
+        undo=undo,
+        why="units before containers, so that systemd does not bring them back",
+    )
+    disabled = [one.name for one in units if one.disable]
+    if disabled:
+        yield steps.job(
+            f"clear.disable.{name}",
+            name,
+            f"Disable {', '.join(disabled)}",
+            systemd.disable(disabled, root=root),
+            why="asked for separately: they do not come back after a reboot",
+        )
+
+
+def _before(sheet: Sheet | None, name: str) -> dict[str, Any]:
+    unit = unit_of(sheet, name)
+    return {
+        "unit": name,
+        "was_enabled": bool(unit and unit.enabled == "enabled"),
+        "was_active": bool(unit is None or unit.active in ("active", "activating", "reloading")),
+    }
+
+
+def _containers(name: str, sheet: Sheet | None, containers: Sequence[str]) -> Iterator[Step]:
+    removed = [one for one in containers if made_anew(sheet, one)]
+    kept = [one for one in containers if one not in removed]
+    if removed:
+        yield steps.job(
+            f"clear.containers.{name}",
+            name,
+            f"Remove {', '.join(removed)}",
+            docker.stop_and_remove(removed),
+            shown=(docker.stop(*removed).text, docker.remove(*removed).text),
+            undo={"node": name, "containers": [_as_found(sheet, one, removed=True) for one in removed]},
+            why="a unit makes each of them anew when it starts",
+        )
+    if kept:
+        yield steps.job(
+            f"clear.stop-containers.{name}",
+            name,
+            f"Stop {', '.join(kept)}",
+            docker.stop_and_keep(kept),
+            shown=(docker.remove_restart_policy(*kept).text, docker.stop(*kept).text),
+            undo={"node": name, "containers": [_as_found(sheet, one, removed=False) for one in kept]},
+            why="stopped and not removed: no unit would make them anew",
+        )
+    yield steps.containers_gone(f"clear.gone.{name}", name, names=containers, running_only=True)
+
+
+def _as_found(sheet: Sheet | None, name: str, *, removed: bool) -> dict[str, Any]:
+    found = container_of(sheet, name)
+    return {
+        "name": name,
+        "image": found.image if found else None,
+        "restart_policy": found.restart_policy if found else None,
+        "was_running": bool(found is None or found.state in ("running", "restarting")),
+        "removed": removed,
+    }
+
+
+def page_cache(name: str, sheet: Sheet | None) -> Iterator[Step]:
+    """On unified memory the engine sees MemFree, so the page cache counts as taken until it is dropped."""
+    if sheet is None or not (sheet.gpus and any(gpu.unified for gpu in sheet.gpus.gpus)):
+        return
+    root = is_root(sheet)
+    sudo = sheet.privileges.sudo if sheet.privileges else None
+    key, title = f"clear.page-cache.{name}", "Drop the page cache"
+    if not root and sudo in ("password", "none"):
+        yield steps.note(
+            key,
+            name,
+            title,
+            why="not dropped: this user has no sudo without a password. On unified memory the engine "
+            "sees MemFree, so file cache counts as taken until the kernel gives it up",
+        )
+        return
+    yield steps.job(
+        key,
+        name,
+        title,
+        node.drop_page_cache(root=root),
+        shown=(node.drop_page_cache_shown(root=root),),
+        why="on unified memory the engine sees MemFree; a refusal is said and does not fail the launch",
+    )
+
+
+def tear_down(name: str, deployment: int) -> Iterator[Step]:
+    """Whatever is left of one deployment on one node, found by its label."""
+    yield steps.job(
+        f"clear.own.{name}",
+        name,
+        "Remove what is left of this deployment",
+        docker.tear_down(deployment),
+        shown=(
+            f"docker stop -t 30 $(docker ps -q --filter label=sparkweb.deployment={deployment})",
+            f"docker rm -f $(docker ps -aq --filter label=sparkweb.deployment={deployment})",
+        ),
+        why="ranks never come back one by one: the whole group is started anew",
+        within_s=180.0,
+    )
+    yield steps.containers_gone(f"clear.own-gone.{name}", name, deployment=deployment)
+
+
+def put_back(
+    name: str, units: Sequence[dict[str, Any]], containers: Sequence[dict[str, Any]], *, root: bool
+) -> Iterator[Step]:
+    """The reverse, from what the clearing steps remembered."""
+    enable = [str(one["unit"]) for one in units if one.get("was_enabled")]
+    start = [str(one["unit"]) for one in units if one.get("was_active")]
+    kept = [one for one in containers if one.get("was_running") and not one.get("removed")]
+    if enable:
+        yield steps.job(
+            f"restore.enable.{name}",
+            name,
+            f"Enable {', '.join(enable)}",
+            systemd.enable(enable, root=root),
+            why="they were enabled before",
+        )
+    for one in kept:
+        commands: list[Command | Shell] = list(docker.bring_back(str(one["name"]), one.get("restart_policy")))
+        yield steps.job(
+            f"restore.container-{one['name']}.{name}",
+            name,
+            f"Start {one['name']}",
+            script(*commands),
+            shown=[command.text for command in commands],
+            why="it was stopped and kept",
+        )
+    if start:
+        yield steps.job(
+            f"restore.start.{name}",
+            name,
+            f"Start {', '.join(start)}",
+            systemd.start(start, root=root),
+            why="they ran before; each makes its containers anew",
+            within_s=300.0,
+        )
+    if not (enable or kept or start):
+        yield steps.note(
+            f"restore.nothing.{name}", name, "Nothing to put back", why="nothing that ran here before was stopped"
+        )

@@ -1,0 +1,155 @@
+"""Preflight, clear, cluster, serve, verify: from nothing to an API that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apps.facts.sheet import Sheet
+from apps.plan import preflight, steps
+from apps.plan.engines import command, vllm
+from apps.plan.engines.site import Site, container_name, sites
+from apps.plan.fit import claim_bytes, fit
+from apps.plan.problems import needed_ports, problems
+from apps.plan.spec import Given, Spec
+from apps.plan.step import Plan, Stage, Step
+from apps.plan.stories import ground
+
+ENGINES = {"vllm": vllm.stages, "command": command.stages}
+DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
+
+
+def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -> Plan:  # noqa: B008  # frozen
+    """The plan of a launch. What stands in the way is in `problems`; while any of them is a stop or an unanswered consent, the
+    plan must not run. Where a node is unknown there is nothing to plan and `stages` is empty."""
+    return start("launch", spec, sheets, given)
+
+
+def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Plan:
+    """A launch or a relaunch; they differ in what is torn down first."""
+    found = problems(spec, sheets, given)
+    places = sites(spec, sheets)
+    stages: tuple[Stage, ...] = ()
+    if places and all(isinstance(place, Site) for place in places):
+        ready = tuple(place for place in places if isinstance(place, Site))
+        stages = _stages(story, spec, sheets, given, ready)
+    return Plan(
+        story=story,
+        deployment=given.deployment,
+        revision=given.revision,
+        nodes=spec.nodes,
+        stages=stages,
+        fit=fit(spec, sheets, given),
+        problems=found,
+        spec=spec.to_json(),
+    )
+
+
+def _stages(
+    story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given, places: Sequence[Site]
+) -> tuple[Stage, ...]:
+    healthy = serving_already(spec, sheets, given)
+    if healthy:
+        return (
+            Stage(
+                "Nothing to do",
+                "verifying",
+                tuple(steps.note(f"nothing.{node}", node, "Serves already", why=healthy) for node in spec.nodes),
+            ),
+        )
+    made = [Stage("Preflight", "preflight", tuple(_preflight(story, spec, sheets[node], given) for node in spec.nodes))]
+    cleared = tuple(step for node in spec.nodes for step in _ground(story, spec, node, sheets[node], given))
+    if cleared:
+        made.append(Stage("Clear", "clearing", cleared))
+    return (*made, *ENGINES[spec.engine](spec, places, given))
+
+
+def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> str:
+    """Why nothing needs to be done: every rank of this very revision runs and the API's port is open. Empty when something is
+    missing, when the sheets can't tell, or when the watch says that it is not healthy."""
+    if given.healthy is False or spec.runtime != "docker" or not given.deployment:
+        return ""
+    for rank, node in enumerate(spec.nodes):
+        found = ground.container_of(sheets.get(node), container_name(spec, rank))
+        ours = found and preflight.is_ours(found, given.deployment) and found.state == "running"
+        if not found or not ours or found.labels.get("sparkweb.revision") != str(given.revision):
+            return ""
+    head = sheets[spec.nodes[0]]
+    if not any(listener.port == spec.port for listener in head.listeners or ()):
+        return ""
+    return (
+        f"revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port {spec.port}; stop it first to start it "
+        "anew"
+    )
+
+
+def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
+    """A fresh look at one node, compared with what this plan takes for true."""
+    image = preflight.find_image(sheet, spec.image) if spec.runtime == "docker" else None
+    model = preflight.find_model(sheet, spec.model_path) if spec.model_path else None
+    mine = [one for one in given.clear if one.node == sheet.node]
+    pids = {int(one.name) for one in mine if one.kind == "process" and one.name.isdigit()}
+    gate: dict[str, Any] = preflight.gate(
+        sheet,
+        docker=spec.runtime == "docker",
+        image=spec.image if spec.runtime == "docker" else "",
+        image_id=image.id if image else None,
+        model_path=spec.model_path,
+        shards=(model.shards_expected or model.shards) if model else None,
+        weights_bytes=model.weights_bytes if model else None,
+        containers=[container_name(spec, rank) for rank in range(len(spec.nodes))] if spec.runtime == "docker" else [],
+        deployment=given.deployment,
+        cleared=[one.name for one in mine if one.kind == "container"],
+        seen=sorted(one.name for one in sheet.containers or () if one.state == "running"),
+        processes=[
+            {"pid": one.pid, "name": one.name}
+            for one in (sheet.gpus.processes if sheet.gpus else ())
+            if one.pid in pids
+        ],
+        ports=_ports_to_watch(story, spec, sheet, given),
+        disk_bytes=DISK_FLOOR_BYTES,
+    )
+    return Step(
+        key=f"preflight.probe.{sheet.node}",
+        node=sheet.node,
+        title=f"Look at {sheet.node} again",
+        kind="probe",
+        gate=gate,
+        within_s=60.0,
+        why="refuses if the node is not as this plan takes it to be",
+    )
+
+
+def _ports_to_watch(story: str, spec: Spec, sheet: Sheet, given: Given) -> list[int]:
+    """Ports that must be free already now: those that nothing held when the plan was made. The others are what is cleared."""
+    if story == "relaunch" or any(preflight.is_ours(one, given.deployment) for one in sheet.containers or ()):
+        return []
+    busy = {listener.port for listener in sheet.listeners or ()}
+    return [port for port in needed_ports(spec, sheet.node) if port not in busy]
+
+
+def _ground(story: str, spec: Spec, node: str, sheet: Sheet, given: Given) -> tuple[Step, ...]:
+    """What is done to one node before anything is started there."""
+    made: list[Step] = []
+    if story == "relaunch" and spec.runtime == "process":
+        made.append(
+            steps.end(
+                f"clear.end.{node}",
+                node,
+                ends=steps.serve_key(node),
+                title="End what is left of the engine",
+                why="the engine is a detached job of an earlier run",
+            )
+        )
+    leftovers = any(preflight.is_ours(one, given.deployment) for one in sheet.containers or ())
+    if spec.runtime == "docker" and given.deployment and (story == "relaunch" or leftovers):
+        made += ground.tear_down(node, given.deployment)
+    consented = list(ground.clearing(node, sheet, given.clear))
+    made += consented
+    ports = needed_ports(spec, node)
+    if made and ports:
+        made.append(steps.ports_free(f"clear.ports.{node}", node, ports))
+    wanted = claim_bytes(spec, sheet)
+    if made and wanted:
+        made.append(steps.memory_free(f"clear.memory.{node}", node, wanted))
+    return (*made, *ground.page_cache(node, sheet))

@@ -1,0 +1,56 @@
+"""Stop a deployment on all of its nodes: gracefully, then by force, then wait until the memory is back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from apps.facts.sheet import Sheet
+from apps.plan import steps
+from apps.plan.fit import claim_bytes
+from apps.plan.problems import needed_ports
+from apps.plan.spec import Given, Spec
+from apps.plan.step import Plan, Stage, Step
+from apps.plan.stories import ground
+
+BACK = 0.5  # of what the engine claimed: others may use the rest, and this must not wait for them
+
+
+def stop(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
+    """Needs no sheet: what is ours is found on the node by its label. Containers go before the engine's job is ended, so that the
+    log's last byte is still written."""
+    made = tuple(step for node in spec.nodes for step in _node(spec, node, sheets.get(node), given))
+    return Plan(
+        "stop", given.deployment, given.revision, spec.nodes, (Stage("Stop", "stopping", made),), spec=spec.to_json()
+    )
+
+
+def _node(spec: Spec, node: str, sheet: Sheet | None, given: Given) -> list[Step]:
+    made: list[Step] = []
+    if spec.runtime == "docker":
+        made += [_renamed(step) for step in ground.tear_down(node, given.deployment)]
+    if spec.runtime == "process" or spec.cluster == "native" or node == spec.nodes[0]:
+        made.append(
+            steps.end(
+                f"stop.end.{node}",
+                node,
+                ends=steps.serve_key(node),
+                title="End the engine's job",
+                why="the job that served or followed the engine; gone already is fine",
+            )
+        )
+    ports = needed_ports(spec, node)
+    if ports:
+        made.append(steps.ports_free(f"stop.ports.{node}", node, ports))
+    wanted = int((claim_bytes(spec, sheet) or 0) * BACK) if sheet else 0
+    if wanted:
+        made.append(steps.memory_free(f"stop.memory.{node}", node, wanted))
+    else:
+        made.append(
+            steps.note(f"stop.memory.{node}", node, "Memory", why="not waited for: how much the engine took is unknown")
+        )
+    return made
+
+
+def _renamed(step: Step) -> Step:
+    return replace(step, key=step.key.replace("clear.own", "stop.containers", 1), why="gracefully, then by force")
