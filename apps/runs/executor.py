@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from apps.diagnosis import api
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
-from apps.diagnosis.vllm import VllmReader
+from apps.diagnosis.vllm import Reader as VllmReader
 from apps.facts import probe
 from apps.facts.sheet import Sheet
 from apps.plan import gates
@@ -386,12 +386,11 @@ class Executor:
         self.tries[step.key] = self.tries.get(step.key, 0) + 1
         stamp = f"try {self.tries[step.key]}"
         if isinstance(answer, HttpAnswer):
-            verdict = api.models(answer.status, answer.body, step.model)
-            if verdict.matched:
+            if answer.status == 200 and api.models(answer.status, answer.body, wanted=step.model).served:
                 self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
                 self.journal.finish(step.key, "succeeded", note=f"names {step.model} after {self.tries[step.key]} tries")
                 return
-            words = f"/v1/models answers {answer.status}: {verdict.detail}"
+            words = f"/v1/models answers {answer.status}: {_not_yet(answer, step.model)}"
         else:
             words = "/v1/models refused, the engine is loading" if answer.reason == "refused" else f"/v1/models: {answer.evidence or answer.reason}"
         key = f"words {step.key}"
@@ -440,7 +439,7 @@ class Executor:
             words, ok, larger = f"no answer: {answer.reason} {answer.evidence}", False, False
         else:
             verdict = api.chat(answer.status, answer.body, budget)
-            words, ok, larger = verdict.detail, verdict.ok, verdict.larger_budget
+            words, ok, larger = verdict.sentence or verdict.verdict, verdict.ok, verdict.retry_max_tokens is not None
         self.journal.note(step.key, f"completion {self.tries[step.key]} with {budget} tokens: {words}")
         if ok:
             assert isinstance(answer, HttpAnswer)
@@ -527,6 +526,14 @@ class Executor:
                 Command.of("xargs", "-r", "docker", "rm", "-f"),
             )
             self.doors.transport(node).run(ours.text, timeout_s=60.0)
+
+
+def _not_yet(answer: HttpAnswer, wanted: str) -> str:
+    """Why an answer of /v1/models is not the one that is waited for."""
+    found = api.models(answer.status, answer.body, wanted=wanted)
+    if found.ok:
+        return f"it names {', '.join(found.names) or 'nothing'}, not {wanted}: another process listens there"
+    return api.endpoint(answer.status, answer.body).sentence
 
 
 def _lost(look: JobLook) -> str:

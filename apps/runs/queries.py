@@ -80,16 +80,27 @@ def overall(run: Run) -> float:
     return min((row["overall"] for row in rows), default=0.0)
 
 
+def engine_usual(run: Run) -> dict[str, float]:
+    """Seconds of each of the engine's own phases in the last good launch of this deployment; empty when there was none."""
+    if run.deployment_id is None:
+        return {}
+    earlier = Run.objects.filter(deployment=run.deployment_id, state=Run.State.SUCCEEDED, story__in=("launch", "relaunch"), pk__lt=run.pk)
+    facts = earlier.order_by("-pk").values_list("facts", flat=True).first() or {}
+    spent = facts.get("phase_s")
+    return dict(spent) if isinstance(spent, dict) else {}
+
+
 def eta(run: Run) -> estimating.Estimate:
-    """Seconds until the model is ready, by this load and the last good ones."""
+    """Seconds until the model is ready, by this load's own pace and the last good launch."""
     loading = run.phases.get("loading")
-    rows = [row for row in rank_progress(run) if row.get("done") is not None and row.get("total")]
     started = loading["started"] if loading else time.time()
+    rows = rank_progress(run)
     observations = {
-        row["rank"]: [(moment - started, int(done), int(total)) for moment, done, total in points]
+        row["rank"]: [(moment - started, float(done), float(total)) for moment, done, total in points]
         for row in rows if (points := _history(run, row["rank"]))
     }
-    return estimating.estimate(observations, elapsed_s=time.time() - started, usual=usual_seconds(run) or None)
+    phase = min(rows, key=lambda row: row["overall"])["phase"] if rows else "starting"
+    return estimating.estimate(observations, usual=engine_usual(run) or None, now_s=time.time() - started, phase=phase)
 
 
 def _history(run: Run, rank: int) -> list[list[float]]:
