@@ -318,7 +318,8 @@ class StreamReader:
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
         if isinstance(choice.get("finish_reason"), str):
             self._finish = choice["finish_reason"]
-        delta = choice.get("delta") if isinstance(choice.get("delta"), Mapping) else {"content": choice.get("text")}
+        said = choice.get("delta")
+        delta: Mapping[str, Any] = said if isinstance(said, Mapping) else {"content": choice.get("text")}
         self._keep(0, self._content, delta.get("content"))
         self._keep(1, self._reasoning, delta.get("reasoning") or delta.get("reasoning_content"))
         calls = delta.get("tool_calls")
