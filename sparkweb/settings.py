@@ -101,7 +101,7 @@ def _database() -> dict[str, Any]:
                 "transaction_mode": "IMMEDIATE",
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=30000;",
             },
-            "TEST": {"NAME": None},
+            "TEST": {"NAME": VAR / "test.sqlite3"},
         }
     parts = urlsplit(url)
     if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):

@@ -136,11 +136,20 @@ def secret_value(name: str) -> str:
 
 def check_node(*, name: str, address: str, port: int | str, user: str, jump: Node | None) -> tuple[str, str, int, str]:
     """Clean the fields of a node. Raises Refused for the first that is wrong."""
-    name, address, user = name.strip(), address.strip(), user.strip()
+    name = name.strip()
     if not NAME.fullmatch(name):
         raise bad("name", f"{name!r} is no node name.", "Use 1 to 63 letters, digits, dots or dashes, e.g. spark-1a32.")
     if Node.objects.filter(name=name).exists():
         raise bad("name", f"A node called {name} exists.", "Choose another name, or open that node.")
+    address, number, user = check_door(address=address, port=port, user=user)
+    if jump is not None and jump.state != Node.State.READY:
+        raise bad("jump", f"The host key of {jump.name} is not confirmed.", "Confirm it first, then add nodes behind it.")
+    return name, address, number, user
+
+
+def check_door(*, address: str, port: int | str, user: str) -> tuple[str, int, str]:
+    """Clean the fields that say where and as whom we knock. Raises Refused for the first that is wrong."""
+    address, user = address.strip(), user.strip()
     if not ADDRESS.fullmatch(address):
         raise bad("address", f"{address!r} is no host name or address.", "Give a DNS name or an IP address, without user or port.")
     try:
@@ -151,9 +160,7 @@ def check_node(*, name: str, address: str, port: int | str, user: str, jump: Nod
         raise bad("port", f"{port!r} is no port.", "Give a number from 1 to 65535; SSH is usually 22.")
     if not USER.fullmatch(user):
         raise bad("user", f"{user!r} is no user name.", "Give the login name on the node, e.g. aurora.")
-    if jump is not None and jump.state != Node.State.READY:
-        raise bad("jump", f"The host key of {jump.name} is not confirmed.", "Confirm it first, then add nodes behind it.")
-    return name, address, number, user
+    return address, number, user
 
 
 @transaction.atomic
@@ -174,6 +181,21 @@ def add_node(
            after={"address": address, "port": port, "user": user, "jump": jump.name if jump else None,
                   "credential": credential.name, "host keys offered": [key["sha256"] for key in found]})
     ring_on_commit("fleet", 0)
+    return node
+
+
+@transaction.atomic
+def change_node(actor: Actor, node: Node, *, address: str, port: int | str, user: str, reason: str = "") -> Node:
+    """The node answers elsewhere now, or for another user. Its pinned host keys stay: another machine there will be refused."""
+    address, number, user = check_door(address=address, port=port, user=user)
+    before = {"address": node.address, "port": node.port, "user": node.user}
+    after = {"address": address, "port": number, "user": user}
+    if before != after:
+        Node.objects.filter(pk=node.pk).update(**after, version=F("version") + 1)
+        record(actor, "node:changed", object_type="node", object_id=str(node.pk), object_name=node.name, reason=reason,
+               before=before, after=after)
+        node.refresh_from_db()
+        _news(node)
     return node
 
 

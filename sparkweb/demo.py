@@ -1,0 +1,312 @@
+"""The main job, played through the product's own services: two pretend Sparks, or one real OpenSSH server with a real engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from apps.audit.actor import Actor
+from apps.audit.models import Entry
+from apps.deployments import services as deployments
+from apps.deployments.models import Deployment
+from apps.diagnosis.refusal import Refused
+from apps.inventory import services as inventory
+from apps.inventory.models import Credential, Node
+from apps.people import services as people
+from apps.people.models import User
+from apps.plan.spec import Clear
+from apps.plan.step import Plan
+from apps.recipes.models import Recipe
+from apps.recipes.services import current_version
+from apps.runs import lines, queries, services
+from apps.runs.models import Run
+
+PEOPLE = (("vera", "viewer"), ("otto", "operator"), ("ada", "admin"))
+RUN_WITHIN_S = 600.0
+NOTICED_WITHIN_S = 120.0
+
+
+class DemoFailed(Exception):
+    """Something of the story did not happen."""
+
+    def __init__(self, state: str, reason: str | None, evidence: str) -> None:
+        super().__init__(f"{state}: {reason}: {evidence}")
+        self.state, self.reason, self.evidence = state, reason, evidence
+
+
+@dataclass
+class Teller:
+    """Says what happens, with the seconds since the start."""
+
+    write: Callable[[str], object]
+    started: float
+
+    def __call__(self, text: str) -> None:
+        self.write(f"{time.monotonic() - self.started:6.1f} s  {text}")
+
+
+def actor(name: str, role: str) -> Actor:
+    """The person of this name, made on the first demo."""
+    person = User.objects.filter(name=name).first()
+    if person is None:
+        person, _ = people.add_person(Actor("system", None, "demo", "admin"), name, role)
+    return Actor("person", person.pk, person.name, person.role)
+
+
+def sign_in_links() -> dict[str, str]:
+    """role -> address of a fresh one-time link."""
+    found = {}
+    for name, role in PEOPLE:
+        link = people.new_sign_in_link(Actor("system", None, "demo", "admin"), User.objects.get(name=name).pk)
+        found[role] = settings.ORIGINS[0] + link.path
+    return found
+
+
+def wait_for_run(run: Run, say: Teller, *, within_s: float = RUN_WITHIN_S) -> Run:
+    """Follow a run to its end, saying each phase and every few shards."""
+    until, said = time.monotonic() + within_s, ""
+    while time.monotonic() < until:
+        run = Run.objects.select_related("deployment").get(pk=run.pk)
+        ranks = [f"{row['done']}/{row['total']}" for row in queries.rank_progress(run) if row.get("total")]
+        news = f"{run.story}: {run.phase or run.state}"
+        if run.phase == "loading" and ranks and not run.ended:
+            news += f", shards {' and '.join(ranks)}; {queries.eta(run).sentence}"
+        if news.partition(";")[0] != said:
+            said = news.partition(";")[0]
+            say(news)
+        if run.ended:
+            return run
+        time.sleep(0.5)
+    raise DemoFailed(run.state, run.reason or "internal", f"run {run.pk} did not end within {within_s:.0f} s; it is in phase {run.phase}")
+
+
+def need(run: Run) -> Run:
+    if run.state != Run.State.SUCCEEDED:
+        raise DemoFailed("failed", run.reason, run.evidence or f"run {run.pk} ended {run.state}")
+    return run
+
+
+def credential(who: Actor) -> Credential:
+    return Credential.objects.filter(name="demo").first() or inventory.make_credential(who, name="demo")
+
+
+def enrol(
+    who: Actor, say: Teller, *, name: str, address: str, port: int, user: str, key: Credential, jump: Node | None, fingerprints: set[str],
+) -> Node:
+    """Register a node (or find it again at its new port) and confirm the key that the machine's owner read out."""
+    node = Node.objects.filter(name=name).first()
+    if node is None:
+        node = services.enrol(who, name=name, address=address, port=port, user=user, credential=key, jump=jump)
+    else:
+        node = inventory.change_node(who, node, address=address, port=port, user=user, reason="the demo was started again")
+    offered = [found for found in node.host_keys.order_by("type") if found.sha256 in fingerprints]
+    if not offered:
+        raise DemoFailed("failed", "host_key_changed", f"{name} shows none of the keys {sorted(fingerprints)}")
+    for found in offered:
+        node = inventory.confirm_host_key(who, node, sha256=found.sha256)
+    say(f"{name} is registered{f' behind {jump.name}' if jump else ''}; host key {offered[0].type} {offered[0].sha256} confirmed")
+    return node
+
+
+def show_problems(plan: Plan, say: Teller) -> None:
+    if plan.fit is not None:
+        say(f"fit: {plan.fit.sentence}")
+    for problem in plan.problems:
+        if problem.severity != "fine":
+            say(f"{problem.severity}: {problem.title}{f' ({problem.node})' if problem.node else ''}")
+
+
+def clears_of(plan: Plan) -> tuple[Clear, ...]:
+    """All that stands in the way and can be cleared with consent; units are stopped, not disabled."""
+    return services.clear_from([
+        {**item, "disable": False} for problem in plan.problems if problem.severity == "consent" for item in problem.clear
+    ])
+
+
+def launch(who: Actor, deployment: Deployment, say: Teller, *, story: str, reason: str) -> Run:
+    """Preview, agree to clear what is in the way, preview again, start exactly that, follow it to the end."""
+    first = services.preview(who, deployment, story=story)
+    show_problems(first, say)
+    clear = clears_of(first)
+    plan = services.preview(who, deployment, story=story, clear=clear)
+    say(f"{story}: {sum(len(stage.steps) for stage in plan.stages)} steps, plan {plan.digest[:7]}, clears {len(clear)} things with consent")
+    run = services.start(who, deployment, story=story, digest=plan.digest, reason=reason, clear=clear)
+    return need(wait_for_run(run, say))
+
+
+def deployment_for(who: Actor, *, name: str, recipe: str, nodes: list[str], changes: dict[str, Any] | None = None) -> Deployment:
+    version = current_version(Recipe.objects.get(slug=recipe))
+    body = {**version.body, **(changes or {})}
+    known = Deployment.objects.filter(name=name).first()
+    if known is None:
+        return deployments.create(who, name=name, body=body, nodes=nodes, recipe_version=version, reason="the demo")
+    deployments.revise(who, known, body=body, nodes=nodes, reason="the demo was started again")
+    return known
+
+
+def result(deployment: Deployment, run: Run, seconds: float) -> dict[str, Any]:
+    deployment.refresh_from_db()
+    run.refresh_from_db()
+    return {
+        "deployment": deployment.pk, "state": deployment.state, "reason": deployment.reason, "run": run.pk, "seconds": round(seconds, 1),
+        "lines": lines.stored_lines(run), "smoke": run.outcome.get("smoke", {}).get("verdict", "missing"),
+    }
+
+
+def page_of(deployment: Deployment) -> str:
+    return settings.ORIGINS[0] + deployment.get_absolute_url()
+
+
+# Two pretend Sparks
+
+
+class LabProcess:
+    """The pretend Sparks in a process of their own, reached only by its command, its file and SSH."""
+
+    def __init__(self, folder: Path, *, options: list[str]) -> None:
+        self.folder, self.options = folder, options
+        self.process: subprocess.Popen[bytes] | None = None
+        self.facts: dict[str, Any] = {}
+
+    def command(self, *words: str) -> str:
+        done = subprocess.run(  # noqa: S603 - our own command
+            [sys.executable, "manage.py", "lab", *words, "--folder", str(self.folder)], cwd=settings.BASE_DIR, capture_output=True,
+            text=True, timeout=60, check=False,
+        )
+        if done.returncode:
+            raise DemoFailed("failed", "internal", f"lab {words[0]}: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ready = self.folder / "lab.json"
+        ready.unlink(missing_ok=True)
+        with (settings.VAR / "log" / "lab.log").open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "manage.py", "lab", "serve", "--folder", str(self.folder), *self.options], cwd=settings.BASE_DIR,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            if ready.exists():
+                try:
+                    self.facts = json.loads(ready.read_text())
+                    return
+                except ValueError:
+                    pass
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise DemoFailed("failed", "internal", f"the pretend Sparks did not start; see {settings.VAR / 'log' / 'lab.log'}")
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
+    """Steps 1 to 10 of the story. Raises DemoFailed or Refused."""
+    started = time.monotonic()
+    editor, operator = actor("ada", "admin"), actor("otto", "operator")
+    actor("vera", "viewer")
+    key = credential(editor)
+    public = settings.VAR / "run" / "demo.pub"
+    public.write_text(key.public_key + "\n")
+    lab.command("authorize", str(public))
+    head_facts, second_facts = lab.facts["nodes"]["spark-1a32"], lab.facts["nodes"]["spark-5be3"]
+    head = enrol(editor, say, name="spark-1a32", address="127.0.0.1", port=head_facts["port"], user="aurora", key=key, jump=None,
+                 fingerprints=set(head_facts["fingerprints"]))
+    second = enrol(editor, say, name="spark-5be3", address="192.168.200.13", port=22, user="aurora", key=key, jump=head,
+                   fingerprints=set(second_facts["fingerprints"]))
+    try:
+        services.enrol(editor, name="pro6000", address="10.1.230.190", port=22, user="aurora", credential=key, jump=head)
+    except Refused as no:
+        say(f"pro6000 can't be registered: {no.reason} ({no.evidence.strip()}); that blocks nobody")
+    need(wait_for_run(services.probe(operator, [head, second]), say))
+    for node in (head, second):
+        sheet = inventory.latest_sheet(node)
+        if sheet is not None and sheet.memory is not None and sheet.memory.total_bytes and sheet.memory.available_bytes is not None:
+            used = (sheet.memory.total_bytes - sheet.memory.available_bytes) / 2**30
+            say(f"{node.name}: {used:.0f} of {sheet.memory.total_bytes / 2**30:.0f} GiB in use, "
+                f"{len([c for c in sheet.containers or () if c.state == 'running'])} containers run")
+    deployment = deployment_for(editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"])
+    run = launch(editor, deployment, say, story="launch", reason="first launch of the demo, the GLM stack may go")
+    first = result(deployment, run, time.monotonic() - started)
+    say(f"serving; smoke test {first['smoke']}, {first['lines']} lines stored")
+    say("both Sparks reboot")
+    for name in ("spark-1a32", "spark-5be3"):
+        lab.command("reboot", name)
+    was = _wait_until_lost(deployment, say)
+    need(wait_for_run(services.probe(operator, [head, second]), say))
+    began = time.monotonic()
+    again = launch(operator, deployment, say, story="relaunch", reason="both Sparks were rebooted, the model is needed back")
+    second_result = result(deployment, again, time.monotonic() - began)
+    entry = Entry.objects.filter(run_id=again.pk, outcome="requested").order_by("seq").first()
+    say(f"serving again after {second_result['seconds']} s")
+    return {
+        **first, "state": second_result["state"], "reason": second_result["reason"], "seconds": round(time.monotonic() - started, 1),
+        "relaunch": {"run": again.pk, "state": second_result["state"], "was": was, "seconds": second_result["seconds"],
+                     "audit_entry": entry.pk if entry else None},
+        "url": page_of(deployment),
+    }
+
+
+def _wait_until_lost(deployment: Deployment, say: Teller) -> str:
+    until = time.monotonic() + NOTICED_WITHIN_S
+    said = ""
+    while time.monotonic() < until:
+        deployment.refresh_from_db()
+        news = f"{deployment.state}{f': {deployment.reason}' if deployment.reason else ''}"
+        if news != said:
+            said = news
+            say(f"the dashboard says {news}. {deployment.evidence}")
+        if deployment.state == "lost" and deployment.reason == "replaced":
+            return "replaced"
+        time.sleep(0.5)
+    raise DemoFailed(deployment.state, deployment.reason, "the dashboard did not notice that the old stack came back")
+
+
+# One real OpenSSH server and a real engine
+
+
+def play_real(engine: dict[str, Any], *, address: str, port: int, user: str, fingerprints: set[str], authorize: Callable[[str], object],
+              say: Teller) -> dict[str, Any]:
+    """Deploy the tiny model with real vLLM on CPU as a plain process over real SSH, prove it, stop it."""
+    started = time.monotonic()
+    editor = actor("ada", "admin")
+    actor("vera", "viewer")
+    actor("otto", "operator")
+    key = credential(editor)
+    authorize(key.public_key)
+    node = enrol(editor, say, name="this-machine", address=address, port=port, user=user, key=key, jump=None, fingerprints=fingerprints)
+    need(wait_for_run(services.probe(editor, [node]), say))
+    deployment = deployment_for(
+        editor, name="tiny-qwen3", recipe="vllm-process", nodes=["this-machine"],
+        changes={"model": f"local/{engine['served_model_name']}", "model_path": engine["model_path"], "executable": engine["executable"],
+                 "served_model_name": engine["served_model_name"], "port": engine["port"], "arguments": list(engine["arguments"]),
+                 "environment": sorted(engine["environment"].items()), "smoke_max_tokens": 24},
+    )
+    run = launch(editor, deployment, say, story="launch", reason="the demo with a real engine")
+    told = result(deployment, run, time.monotonic() - started)
+    say(f"serving; smoke test {told['smoke']}, {told['lines']} lines stored")
+    sheet_run = need(wait_for_run(services.probe(editor, [node]), say))
+    plan = services.preview(editor, deployment, story="stop")
+    stop = services.start(editor, deployment, story="stop", digest=plan.digest, reason="the demo is over")
+    need(wait_for_run(stop, say))
+    deployment.refresh_from_db()
+    say(f"stopped; the deployment is {deployment.state}")
+    return {**told, "seconds": round(time.monotonic() - started, 1), "stopped": {"run": stop.pk, "state": deployment.state},
+            "probe": sheet_run.pk, "url": page_of(deployment)}
