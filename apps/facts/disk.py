@@ -10,83 +10,156 @@ from apps.facts.quantities import GIB, size
 from apps.facts.sheet import Evidence
 from apps.facts.values import Disk
 
-_ROW = re.compile(
-    r"^(?P<source>\S.*?)[ \t]+(?:(?P<type>[a-z][a-z0-9_.]*)[ \t]+)?(?P<size>[0-9][0-9.,]*[KMGTPE]?i?B?|-)[ \t]+(?P<used>[0-9][0-9.,]*[KMGTPE]?i?B?|-)"
-    r"[ \t]+(?P<available>-?[0-9][0-9.,]*[KMGTPE]?i?B?|-)[ \t]+(?P<percent>[0-9]{1,3}%|-)[ \t]+(?P<mount>/\S.*|/)$")
-_BLOCKS = re.compile(r"\b(\d+)([KMGB]?)-?\s*(?:blocks?|Blöcke|blocs|bloques|blocchi)?\b")
+_CELL = re.compile(r"(?:-?[0-9][0-9.,]{0,20}[KMGTPE]?i?B?|-)\Z")
+_PERCENT = re.compile(r"(?:[0-9]{1,3}%|-)\Z")
+# `1024-blocks`, `1B-blocks`, `1K-Blöcke`, `blocs de 1024`, `bloques de 1K`
+_HEADER = re.compile(r"(?<![\w/.-])(\d{1,9})([KMGB]?)-[Bb]l\w+|[Bb]lo\w+ d[eai] (\d{1,9})([KMGB]?)")
 _DU = re.compile(r"^([0-9][0-9.,]*[KMGTPE]?)\t(/.*)$", re.MULTILINE)
-_VIRTUAL = ("tmpfs", "devtmpfs", "efivarfs", "udev", "none", "shm", "cgroup", "cgroup2", "proc", "sysfs", "ramfs", "squashfs", "overlay")
+_VIRTUAL = (
+    "tmpfs",
+    "devtmpfs",
+    "efivarfs",
+    "udev",
+    "none",
+    "shm",
+    "cgroup",
+    "cgroup2",
+    "proc",
+    "sysfs",
+    "ramfs",
+    "squashfs",
+    "overlay",
+)
 
 
 def rows(text: str) -> list[dict[str, Any]]:
     """One dict a file system, every kind; sizes in bytes, `percent` as printed.
 
     A bare number counts blocks of the header (`1B-blocks`, `1024-blocks`, `1K-blocks`; 1024 bytes where the header doesn't say).
-    Inode tables (`df -i`) are no sizes and are left out. A device name so long that df broke the line is joined again.
+    Rows of an inode table (`df -i`) say so: their numbers are no sizes. A device name so long that df broke the line is joined again.
     """
     block, inodes = 1024, False
     found = []
     held = ""
     for line in text.splitlines():
-        if len(line) > 8192:
+        if len(line) > 4096:
             continue
-        if "%" in line and not re.search(r"[0-9]%", line):
+        if _HEADER.search(line) or ("%" in line and not re.search(r"[0-9]%", line)):
             block, inodes, held = _block(line), bool(re.search(r"[Ii]node", line)), ""
             continue
-        row = _ROW.match((held + " " + line).strip() if held and line[:1] in " \t" else line)
-        held = line if row is None and line.strip() and len(line.split()) == 1 else ""
-        if row and not inodes:
-            found.append({"source": row["source"], "type": row["type"], "mount": row["mount"], "percent": row["percent"],
-                          **{name: _bytes(row[name], block) for name in ("size", "used", "available")}})
+        row = _row(f"{held} {line}" if held and line[:1] in " \t" else line, block)
+        held = line.strip() if row is None and len(line.split()) == 1 else ""
+        if row:
+            found.append(row | {"inodes": inodes})
     return found
 
 
+def _row(line: str, block: int) -> dict[str, Any] | None:
+    """`SOURCE [TYPE] SIZE USED AVAILABLE PERCENT MOUNT`; source and mount may hold blanks."""
+    cells = line.split()
+    for at in range(4, len(cells) - 1):
+        if _PERCENT.match(cells[at]) and cells[at + 1].startswith("/") and all(map(_CELL.match, cells[at - 3 : at])):
+            before = cells[: at - 3]
+            kind = before.pop() if len(before) > 1 and re.fullmatch(r"[a-z][a-z0-9_.]*", before[-1]) else None
+            size_cell, used, available = cells[at - 3 : at]
+            return {
+                "source": " ".join(before),
+                "type": kind,
+                "mount": line.split(None, at + 1)[-1].rstrip(),
+                "percent": cells[at],
+                "size": _bytes(size_cell, block),
+                "used": _bytes(used, block),
+                "available": _bytes(available, block),
+                "shown": available,
+            }
+    return None
+
+
 def _block(header: str) -> int:
-    found = re.search(r"\b(\d+)([KMGB]?)-?\s?[Bb][Ll]", header) or re.search(r"\b(\d+)([KMG]?)-", header)
+    found = _HEADER.search(header)
     if not found:
         return 1024
-    return int(found.group(1)[:9]) * {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": GIB}[found.group(2)]
+    number, unit = found.group(1) or found.group(3), found.group(2) or found.group(4) or ""
+    return int(number) * {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": GIB}[unit]
 
 
 def _bytes(cell: str, block: int) -> int | None:
-    return int(cell) * block if cell.isdigit() else size(cell)
+    return int(cell) * block if cell.isdecimal() and len(cell) < 19 else size(cell)
 
 
 def disks(text: str) -> tuple[Disk, ...]:
     """The file systems that keep data: local disks and network mounts, plus /dev/shm; each mount once."""
     found: dict[str, Disk] = {}
     for row in rows(text):
-        kept = row["mount"] in {"/", "/dev/shm"} or not (row["source"].startswith(_VIRTUAL) or (row["type"] or "").startswith(_VIRTUAL))  # noqa: S108 - a mount point
+        if row["inodes"]:
+            continue
+        kept = row["mount"] in {"/", "/dev/shm"} or not (
+            row["source"].startswith(_VIRTUAL) or (row["type"] or "").startswith(_VIRTUAL)
+        )  # noqa: S108 - a mount point
         if kept and not row["mount"].startswith(("/boot", "/snap/", "/sys/", "/proc/", "/run/", "/var/lib/docker/")):
-            found.setdefault(row["mount"], Disk(mount=row["mount"], filesystem=row["source"], type=row["type"], size_bytes=row["size"],
-                                                used_bytes=row["used"], available_bytes=row["available"]))
+            found.setdefault(
+                row["mount"],
+                Disk(
+                    mount=row["mount"],
+                    filesystem=row["source"],
+                    type=row["type"],
+                    size_bytes=row["size"],
+                    used_bytes=row["used"],
+                    available_bytes=row["available"],
+                ),
+            )
     return tuple(found.values())
 
 
 def describe(text: str) -> dict[str, Any] | None:
     """The names of the cases: the root first, the largest folders of a `du`, network mounts."""
-    every = rows(text)
+    all_rows = rows(text)
+    every = [row for row in all_rows if not row["inodes"]]
     folders = [{"path": path, "bytes": size(amount)} for amount, path in _DU.findall(text)]
-    if not every and not folders:
+    if not all_rows and not folders:
         return None
+    inodes = {
+        row["mount"]: int(row["percent"].rstrip("%")) for row in all_rows if row["inodes"] and row["percent"] != "-"
+    }
     root = next((row for row in every if row["mount"] == "/"), None)
-    remote = next((row for row in every if ":/" in row["source"] or (row["type"] or "").startswith(("nfs", "cifs"))), None)
-    raw = {line.split()[-1]: line.split() for line in text.splitlines() if "%" in line and len(line.split()) >= 6}
+    remote = next(
+        (row for row in every if ":/" in row["source"] or (row["type"] or "").startswith(("nfs", "cifs"))), None
+    )
     return {
-        "disks": [{"mount": disk.mount, "filesystem": disk.filesystem, "type": disk.type, "size_bytes": disk.size_bytes,
-                   "used_bytes": disk.used_bytes, "available_bytes": disk.available_bytes} for disk in disks(text)],
+        "disks": [
+            {
+                "mount": disk.mount,
+                "filesystem": disk.filesystem,
+                "type": disk.type,
+                "size_bytes": disk.size_bytes,
+                "used_bytes": disk.used_bytes,
+                "available_bytes": disk.available_bytes,
+            }
+            for disk in disks(text)
+        ],
         "disk": _shown(root) if root else None,
         "root_avail_gib": _gib(root["available"]) if root else None,
-        "nfs": {"mount": remote["mount"], "source": remote["source"], "avail": raw.get(remote["mount"], [""] * 6)[-3],
-                "available_bytes": remote["available"]} if remote else None,
+        "nfs": {
+            "mount": remote["mount"],
+            "source": remote["source"],
+            "avail": remote["shown"],
+            "available_bytes": remote["available"],
+        }
+        if remote
+        else None,
+        "inodes_used_pct": inodes or None,
         "folders": sorted(folders, key=lambda each: -(each["bytes"] or 0)),
     }
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     percent = row["percent"].rstrip("%")
-    return {"mount": row["mount"], "size_g": _gib(row["size"]), "available_g": _gib(row["available"]),
-            "used_pct": int(percent) if percent.isdigit() else None}
+    return {
+        "mount": row["mount"],
+        "size_g": _gib(row["size"]),
+        "available_g": _gib(row["available"]),
+        "used_pct": int(percent) if percent.isdecimal() else None,
+    }
 
 
 def _gib(count: int | None) -> float | int | None:

@@ -15,28 +15,57 @@ from apps.facts.sheet import Evidence
 from apps.facts.values import Container, Docker, GpuProcess, Image
 
 PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("docker_denied", re.compile(r"permission denied[^\n]{0,200}(?:docker API|docker daemon|docker\.sock)|dial unix [^\n]{0,120}docker\.sock: "
-                                 r"connect: permission denied", re.IGNORECASE)),
-    ("docker_down", re.compile(r"Cannot connect to the Docker daemon|Is the docker daemon running|failed to connect to the docker API|"
-                               r"error during connect:", re.IGNORECASE)),
-    ("docker_missing", re.compile(r"docker['\"]?: (?:command )?not found|docker: not found|Unknown command:? '?docker", re.IGNORECASE)),
+    (
+        "docker_denied",
+        re.compile(
+            r"permission denied[^\n]{0,200}(?:docker API|docker daemon|docker\.sock)|dial unix [^\n]{0,120}docker\.sock: "
+            r"connect: permission denied",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "docker_down",
+        re.compile(
+            r"Cannot connect to the Docker daemon|Is the docker daemon running|failed to connect to the docker API|"
+            r"error during connect:",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "docker_missing",
+        re.compile(r"docker['\"]?: (?:command )?not found|docker: not found|Unknown command:? '?docker", re.IGNORECASE),
+    ),
 )
 _NEEDS_CUDA = re.compile(r"unsatisfied condition: cuda\s*>=\s*([0-9]+\.[0-9]+)")
-_TOOLKIT = re.compile(r"could not select device driver \"?\"? with capabilities: \[\[gpu\]\]|unknown or invalid runtime name: nvidia|"
-                      r"nvidia-container-(?:cli|runtime)[^\n]{0,60}(?:not found|no such file)")
+_TOOLKIT = re.compile(
+    r"could not select device driver \"?\"? with capabilities: \[\[gpu\]\]|unknown or invalid runtime name: nvidia|"
+    r"nvidia-container-(?:cli|runtime)[^\n]{0,60}(?:not found|no such file)"
+)
 _STATUS_CODE = re.compile(r"^(?:Exited|Restarting) \((\d{1,6})\)")
 _STATUS_HEALTH = re.compile(r"\((?:health: )?(starting|healthy|unhealthy)\)")
 _LABEL = re.compile(r"(?:^|,)([A-Za-z0-9][A-Za-z0-9_./-]*)=")
-_SHOWN_ENV = {"TORCH_CUDA_ARCH_LIST", "CUDA_VERSION", "NV_CUDA_LIB_VERSION", "PYTORCH_VERSION", "VLLM_VERSION", "NCCL_VERSION",
-              "NVIDIA_REQUIRE_CUDA", "NVIDIA_VISIBLE_DEVICES", "FLASHINFER_CUDA_ARCH_LIST", "NVIDIA_PYTORCH_VERSION", "SGLANG_VERSION",
-              "VLLM_USAGE_SOURCE", "HF_HOME"}
+_SHOWN_ENV = {
+    "TORCH_CUDA_ARCH_LIST",
+    "CUDA_VERSION",
+    "NV_CUDA_LIB_VERSION",
+    "PYTORCH_VERSION",
+    "VLLM_VERSION",
+    "NCCL_VERSION",
+    "NVIDIA_REQUIRE_CUDA",
+    "NVIDIA_VISIBLE_DEVICES",
+    "FLASHINFER_CUDA_ARCH_LIST",
+    "NVIDIA_PYTORCH_VERSION",
+    "SGLANG_VERSION",
+    "VLLM_USAGE_SOURCE",
+    "HF_HOME",
+}
 
 
 def documents(text: str) -> Iterator[Any]:
     """Every JSON value of the output: one a line, an array over many lines, or several after each other. Other lines are noise."""
     decoder = json.JSONDecoder()
-    at, end = 0, len(text)
-    while at < end:
+    at, end, failures = 0, len(text), 0
+    while at < end and failures < 200:  # so that a hostile text costs no more than one that is honest
         start = _next_start(text, at)
         if start is None:
             return
@@ -44,7 +73,7 @@ def documents(text: str) -> Iterator[Any]:
             value, at = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             newline = text.find("\n", start)
-            at = end if newline < 0 else newline + 1
+            at, failures = end if newline < 0 else newline + 1, failures + 1
             continue
         yield value
 
@@ -83,7 +112,7 @@ def problem(evidence: Evidence) -> tuple[str, str] | None:
 
 def _line(text: str, at: int) -> str:
     end = text.find("\n", at)
-    return text[text.rfind("\n", 0, at) + 1:end if end >= 0 else len(text)].strip()[:400]
+    return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)].strip()[:400]
 
 
 def text_of(value: Any) -> str | None:
@@ -117,8 +146,10 @@ def labels_of(value: Any) -> dict[str, str]:
     if not isinstance(value, str):
         return {}
     starts = list(_LABEL.finditer(value))
+    if not starts:
+        return {}
     ends = [found.start() for found in starts[1:]] + [len(value)]
-    return {found.group(1): value[found.end():end] for found, end in zip(starts, ends, strict=True)}
+    return {found.group(1): value[found.end() : end] for found, end in zip(starts, ends, strict=True)}
 
 
 def containers_from_ps(text: str) -> tuple[Container, ...]:
@@ -132,26 +163,35 @@ def containers_from_ps(text: str) -> tuple[Container, ...]:
         code, health = _STATUS_CODE.match(status or ""), _STATUS_HEALTH.search(status or "")
         said = text_of(each.get("HealthStatus"))
         labels = labels_of(each.get("Labels"))
-        found.append(Container(
-            name=name.split(",")[0].lstrip("/"),
-            id=text_of(each.get("ID")) or text_of(each.get("Id")),
-            image=text_of(each.get("Image")),
-            state=text_of(each.get("State")) or _state_of(status),
-            status=status,
-            health=(said if said and said != "none" else None) or (health.group(1) if health else None),
-            exit_code=int(code.group(1)) if code else None,
-            labels=labels,
-            ports=tuple(port.strip() for port in (text_of(each.get("Ports")) or "").split(",") if port.strip()),
-            command=(text_of(each.get("Command")) or "").strip('"') or None,
-            network=text_of(each.get("Networks")),
-            compose_project=labels.get("com.docker.compose.project"),
-        ))
+        found.append(
+            Container(
+                name=name.split(",")[0].lstrip("/"),
+                id=text_of(each.get("ID")) or text_of(each.get("Id")),
+                image=text_of(each.get("Image")),
+                state=text_of(each.get("State")) or _state_of(status),
+                status=status,
+                health=(said if said and said != "none" else None) or (health.group(1) if health else None),
+                exit_code=int(code.group(1)) if code else None,
+                labels=labels,
+                ports=tuple(port.strip() for port in (text_of(each.get("Ports")) or "").split(",") if port.strip()),
+                command=(text_of(each.get("Command")) or "").strip('"') or None,
+                network=text_of(each.get("Networks")),
+                compose_project=labels.get("com.docker.compose.project"),
+            )
+        )
     return tuple(found)
 
 
 def _state_of(status: str | None) -> str | None:
     """`docker ps` of 19.03 and older prints no State."""
-    words = {"Up": "running", "Exited": "exited", "Restarting": "restarting", "Created": "created", "Dead": "dead", "Removal": "removing"}
+    words = {
+        "Up": "running",
+        "Exited": "exited",
+        "Restarting": "restarting",
+        "Created": "created",
+        "Dead": "dead",
+        "Removal": "removing",
+    }
     if status is None:
         return None
     return "paused" if status.endswith("(Paused)") else words.get(status.split(" ")[0])
@@ -216,19 +256,40 @@ def _ports(value: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def joined(listed: tuple[Container, ...], inspected: tuple[Container, ...], processes: tuple[GpuProcess, ...] = (),
-           groups: dict[str, int] | None = None) -> tuple[Container, ...]:
+def joined(
+    listed: tuple[Container, ...],
+    inspected: tuple[Container, ...],
+    processes: tuple[GpuProcess, ...] = (),
+    groups: dict[str, int] | None = None,
+) -> tuple[Container, ...]:
     """`docker ps` for docker's own words, `docker inspect` for everything exact, GPU processes and cgroups for memory (bytes)."""
     exact = {each.id: each for each in inspected if each.id}
     by_name = {each.name: each for each in inspected}
     found = []
     for each in listed or inspected:
-        other = exact.get(each.id) or next((one for key, one in exact.items() if each.id and len(each.id) >= 12 and key.startswith(each.id)),
-                                           None) or by_name.get(each.name)
-        whole = each if other is None or other is each else replace(
-            other, name=each.name, image=each.image or other.image, status=each.status, ports=each.ports or other.ports,
-            labels=other.labels or each.labels, health=other.health or each.health, state=other.state or each.state,
-            exit_code=other.exit_code if other.exit_code is not None else each.exit_code, command=other.command or each.command)
+        other = (
+            exact.get(each.id)
+            or next(
+                (one for key, one in exact.items() if each.id and len(each.id) >= 12 and key.startswith(each.id)), None
+            )
+            or by_name.get(each.name)
+        )
+        whole = (
+            each
+            if other is None or other is each
+            else replace(
+                other,
+                name=each.name,
+                image=each.image or other.image,
+                status=each.status,
+                ports=each.ports or other.ports,
+                labels=other.labels or each.labels,
+                health=other.health or each.health,
+                state=other.state or each.state,
+                exit_code=other.exit_code if other.exit_code is not None else each.exit_code,
+                command=other.command or each.command,
+            )
+        )
         gpu = sum((process.mib or 0) * 1024**2 for process in processes if process.container in {whole.id, whole.name})
         own = (groups or {}).get(whole.id or "", 0)
         found.append(replace(whole, memory_bytes=(gpu + own) or None))
@@ -242,13 +303,15 @@ def images_from_list(text: str) -> tuple[Image, ...]:
         if "Repository" not in each and "Tag" not in each:
             continue
         repository, tag = text_of(each.get("Repository")), text_of(each.get("Tag"))
-        found.append(Image(
-            ref=f"{repository}:{tag}" if repository and tag else None,
-            id=text_of(each.get("ID")),
-            digest=text_of(each.get("Digest")),
-            size_bytes=size(text_of(each.get("Size")), base=1000),
-            created=text_of(each.get("CreatedAt")),
-        ))
+        found.append(
+            Image(
+                ref=f"{repository}:{tag}" if repository and tag else None,
+                id=text_of(each.get("ID")),
+                digest=text_of(each.get("Digest")),
+                size_bytes=size(text_of(each.get("Size")), base=1000),
+                created=text_of(each.get("CreatedAt")),
+            )
+        )
     return tuple(found)
 
 
@@ -261,19 +324,33 @@ def images_from_inspect(text: str) -> tuple[Image, ...]:
         tags = [tag for tag in each.get("RepoTags") or [] if isinstance(tag, str) and tag != "<none>:<none>"]
         digests = [digest for digest in each.get("RepoDigests") or [] if isinstance(digest, str)]
         environment = _environment(part(each, "Config", "Env"))
-        for tag in tags or [None]:
+        for tag in [*tags] or [None]:
             repository = tag.rsplit(":", 1)[0] if tag else None
-            digest = next((one for one in digests if repository and one.startswith(repository + "@")), digests[0] if digests else None)
-            found.append(Image(
-                ref=tag, id=text_of(each.get("Id")), digest=digest.rsplit("@", 1)[-1] if digest else None,
-                arch=text_of(each.get("Architecture")), size_bytes=number_of(each.get("Size")), created=text_of(each.get("Created")),
-                env=environment, labels=labels_of(part(each, "Config", "Labels")),
-            ))
+            digest = next(
+                (one for one in digests if repository and one.startswith(repository + "@")),
+                digests[0] if digests else None,
+            )
+            found.append(
+                Image(
+                    ref=tag,
+                    id=text_of(each.get("Id")),
+                    digest=digest.rsplit("@", 1)[-1] if digest else None,
+                    arch=text_of(each.get("Architecture")),
+                    size_bytes=number_of(each.get("Size")),
+                    created=text_of(each.get("Created")),
+                    env=environment,
+                    labels=labels_of(part(each, "Config", "Labels")),
+                )
+            )
     return tuple(found)
 
 
 def _environment(value: Any) -> dict[str, str]:
-    pairs = [entry.split("=", 1) for entry in value if isinstance(entry, str) and "=" in entry] if isinstance(value, list) else []
+    pairs = (
+        [entry.split("=", 1) for entry in value if isinstance(entry, str) and "=" in entry]
+        if isinstance(value, list)
+        else []
+    )
     return {name: text for name, text in pairs if name in _SHOWN_ENV or name.endswith("_CUDA_ARCH_LIST")}
 
 
@@ -284,11 +361,25 @@ def joined_images(listed: tuple[Image, ...], inspected: tuple[Image, ...]) -> tu
     found = []
     for each in listed or inspected:
         bare = (each.id or "").removeprefix("sha256:")
-        other = by_ref.get(each.ref or "") or by_id.get(bare) or next(
-            (one for key, one in by_id.items() if len(bare) >= 12 and key.startswith(bare)), None)
-        found.append(each if other is None or other is each else replace(
-            each, id=other.id or each.id, digest=each.digest or other.digest, arch=other.arch, size_bytes=other.size_bytes or each.size_bytes,
-            created=other.created or each.created, env=other.env, labels=other.labels))
+        other = (
+            by_ref.get(each.ref or "")
+            or by_id.get(bare)
+            or next((one for key, one in by_id.items() if len(bare) >= 12 and key.startswith(bare)), None)
+        )
+        found.append(
+            each
+            if other is None or other is each
+            else replace(
+                each,
+                id=other.id or each.id,
+                digest=each.digest or other.digest,
+                arch=other.arch,
+                size_bytes=other.size_bytes or each.size_bytes,
+                created=other.created or each.created,
+                env=other.env,
+                labels=other.labels,
+            )
+        )
     return tuple(found)
 
 
@@ -298,20 +389,31 @@ def server(version: Evidence | None, info: Evidence | None = None) -> Docker | N
         return None
     wrong = problem(version)
     told = next(objects(version.stdout), {})
-    about = next((each for each in objects(info.stdout) if "ServerVersion" in each or "Runtimes" in each), {}) if info else {}
+    about = (
+        next((each for each in objects(info.stdout) if "ServerVersion" in each or "Runtimes" in each), {})
+        if info
+        else {}
+    )
     runtimes = about.get("Runtimes")
     group, group_version = text_of(about.get("CgroupDriver")), text_of(about.get("CgroupVersion"))
-    client, daemon = text_of(part(told, "Client", "Version")), text_of(part(told, "Server", "Version")) or text_of(about.get("ServerVersion"))
+    client, daemon = (
+        text_of(part(told, "Client", "Version")),
+        text_of(part(told, "Server", "Version")) or text_of(about.get("ServerVersion")),
+    )
     if wrong is None and not client and not daemon and version.exit_code is None:
         return None
     root = text_of(about.get("DockerRootDir"))
     return Docker(
         present=bool(client or daemon) or (wrong is not None and wrong[0] != "docker_missing"),
-        server_version=daemon, client_version=client,
+        server_version=daemon,
+        client_version=client,
         runtimes=tuple(sorted(str(name) for name in runtimes)) if isinstance(runtimes, dict) else (),
-        problem=None if daemon else (wrong[0] if wrong else None), evidence=None if daemon or not wrong else wrong[1],
+        problem=None if daemon else (wrong[0] if wrong else None),
+        evidence=None if daemon or not wrong else wrong[1],
         cgroup=" ".join(filter(None, (group, f"v{group_version}" if group_version else None))) or None,
-        storage=text_of(about.get("Driver")), root=root, snap=("/snap/" in root) if root else None,
+        storage=text_of(about.get("Driver")),
+        root=root,
+        snap=("/snap/" in root) if root else None,
     )
 
 
@@ -325,25 +427,57 @@ def describe(evidence: Evidence) -> dict[str, Any]:
     images = images_from_list(text) or images_from_inspect(text)
     if images:
         sizes = {text_of(each.get("ID")): text_of(each.get("Size")) for each in objects(text) if "Repository" in each}
-        told["images"] = [{"ref": each.ref, "dangling": each.ref is None, "id": each.id, "digest": each.digest, "arch": each.arch,
-                           "size": sizes.get(each.id), "size_bytes": each.size_bytes, "created": each.created, "env": each.env}
-                          for each in images]
+        told["images"] = [
+            {
+                "ref": each.ref,
+                "dangling": each.ref is None,
+                "id": each.id,
+                "digest": each.digest,
+                "arch": each.arch,
+                "size": sizes.get(each.id),
+                "size_bytes": each.size_bytes,
+                "created": each.created,
+                "env": each.env,
+            }
+            for each in images
+        ]
     if not told and any("Client" in each or "Server" in each for each in objects(text)):
         asked = server(evidence)
         told.update({"client_version": asked.client_version, "server_version": asked.server_version} if asked else {})
     wrong = problem(evidence) if not told or evidence.exit_code not in {0, None} else None
     needs = _NEEDS_CUDA.search(evidence.stderr) or _NEEDS_CUDA.search(text)
     aliases = {"driver_too_old_for_image": "driver_too_old"}
-    return told | {"problem": wrong[0] if wrong else None, "reason": aliases.get(wrong[0], wrong[0]) if wrong else None,
-                   "evidence": wrong[1] if wrong else None} | ({"needs_cuda": needs.group(1)} if needs else {})
+    return (
+        told
+        | {
+            "problem": wrong[0] if wrong else None,
+            "reason": aliases.get(wrong[0], wrong[0]) if wrong else None,
+            "evidence": wrong[1] if wrong else None,
+        }
+        | ({"needs_cuda": needs.group(1)} if needs else {})
+    )
 
 
 def _container(each: Container) -> dict[str, Any]:
     return {
-        "name": each.name, "id": each.id, "image": each.image, "state": each.state, "status": each.status, "health": each.health,
-        "exit_code": each.exit_code, "oom_killed": each.oom_killed, "restarts": each.restarts, "restart_policy": each.restart_policy,
-        "started_at": each.started_at, "finished_at": each.finished_at, "ran_s": seconds_between(each.started_at, each.finished_at),
-        "ended_by": ended_by(each), "ports": list(each.ports), "labels": each.labels, "command": each.command, "network": each.network,
+        "name": each.name,
+        "id": each.id,
+        "image": each.image,
+        "state": each.state,
+        "status": each.status,
+        "health": each.health,
+        "exit_code": each.exit_code,
+        "oom_killed": each.oom_killed,
+        "restarts": each.restarts,
+        "restart_policy": each.restart_policy,
+        "started_at": each.started_at,
+        "finished_at": each.finished_at,
+        "ran_s": seconds_between(each.started_at, each.finished_at),
+        "ended_by": ended_by(each),
+        "ports": list(each.ports),
+        "labels": each.labels,
+        "command": each.command,
+        "network": each.network,
     }
 
 
@@ -371,8 +505,16 @@ def ended_by(each: Container) -> str | None:
         return None
     if each.oom_killed:
         return "memory_limit"
-    return {0: "finished", 137: "killed", 139: "segmentation_fault", 143: "terminated", 134: "aborted", 125: "never_started",
-            126: "never_started", 127: "never_started"}.get(each.exit_code, "error")
+    return {
+        0: "finished",
+        137: "killed",
+        139: "segmentation_fault",
+        143: "terminated",
+        134: "aborted",
+        125: "never_started",
+        126: "never_started",
+        127: "never_started",
+    }.get(each.exit_code, "error")
 
 
 @fact
@@ -468,7 +610,7 @@ done
     @classmethod
     def parse(cls, evidence: Evidence) -> dict[str, int]:
         found = (line.split("\t") for line in evidence.stdout.splitlines())
-        return {row[0]: int(row[1]) for row in found if len(row) == 2 and row[1].isdigit() and len(row[1]) < 19}
+        return {row[0]: int(row[1]) for row in found if len(row) == 2 and row[1].isdecimal() and len(row[1]) < 19}
 
 
 @fact

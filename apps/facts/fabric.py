@@ -15,14 +15,19 @@ from apps.facts.values import Hca
 _IBDEV = re.compile(r"^(\S+) port (\d{1,3}) ==> (\S+) \((\w+)\)\s*$", re.MULTILINE)
 _RDMA = re.compile(r"^(?:\d+: )?link (\S+?)/(\d{1,3}) (.*)$", re.MULTILINE)
 _CA = re.compile(r"^CA '([^']{1,64})'\s*$")
-_SYSFS = re.compile(r"^(\S+)\s+(\d): ([A-Z_]+)\s+(\d): (\w+)\s+([0-9.]+) Gb/sec(?: \([^)]*\))?(?:\s+(\w+))?\s*$", re.MULTILINE)
+_SYSFS = re.compile(
+    r"^(\S+)[ \t]+(\d): ([A-Z_]+)[ \t]+(\d): (\w+)[ \t]+([0-9.]{1,12}) Gb/sec(?: \([^)\n]*\))?(?:[ \t]+(\w+))?[ \t]*$",
+    re.MULTILINE,
+)
 _MAPPED = re.compile(r"^(?:0000:){5}ffff:", re.IGNORECASE)
 
 
 def from_ibdev2netdev(text: str) -> tuple[Hca, ...]:
     """`rocep1s0f1 port 1 ==> enp1s0f1np1 (Up)`, in any order."""
-    return tuple(Hca(name=name, port=int(port), netdev=netdev, state={"up": "ACTIVE", "down": "DOWN"}.get(state.lower()))
-                 for name, port, netdev, state in _IBDEV.findall(text))
+    return tuple(
+        Hca(name=name, port=int(port), netdev=netdev, state={"up": "ACTIVE", "down": "DOWN"}.get(state.lower()))
+        for name, port, netdev, state in _IBDEV.findall(text)
+    )
 
 
 def from_rdma(text: str) -> tuple[Hca, ...]:
@@ -32,8 +37,17 @@ def from_rdma(text: str) -> tuple[Hca, ...]:
         words = rest.split()
         cells = dict(zip(words[::2], words[1::2], strict=False))
         physical = cells.get("physical_state")
-        found.append(Hca(name=name, port=int(port), state=cells.get("state"), netdev=cells.get("netdev"),
-                         physical_state={"LINK_UP": "LinkUp", "DISABLED": "Disabled", "POLLING": "Polling"}.get(physical or "", physical)))
+        found.append(
+            Hca(
+                name=name,
+                port=int(port),
+                state=cells.get("state"),
+                netdev=cells.get("netdev"),
+                physical_state={"LINK_UP": "LinkUp", "DISABLED": "Disabled", "POLLING": "Polling"}.get(
+                    physical or "", physical
+                ),
+            )
+        )
     return tuple(found)
 
 
@@ -58,7 +72,9 @@ def from_ibstat(text: str) -> tuple[Hca, ...]:
 
 def _with(hca: Hca, key: str, value: str) -> Hca:
     if key == "State":
-        return replace(hca, state={"Active": "ACTIVE", "Initializing": "INIT", "Initialized": "INIT"}.get(value, value.upper()))
+        return replace(
+            hca, state={"Active": "ACTIVE", "Initializing": "INIT", "Initialized": "INIT"}.get(value, value.upper())
+        )
     if key == "Physical state":
         return replace(hca, physical_state=value)
     if key == "Rate":
@@ -74,21 +90,29 @@ def from_sysfs(text: str) -> tuple[Hca, ...]:
     """`@port HCA PORT<TAB>key=value<TAB>…` rows of the probe, or `HCA 4: ACTIVE 5: LinkUp 100 Gb/sec (4X EDR) Ethernet` lines."""
     found = [
         Hca(name=name, state=state, physical_state=physical, rate_gbps=float(rate), link_layer=layer or None)
-        for name, _, state, _, physical, rate, layer in _SYSFS.findall(text) if rate.count(".") <= 1 and rate.strip(".")
+        for name, _, state, _, physical, rate, layer in _SYSFS.findall(text)
+        if rate.count(".") <= 1 and rate.strip(".")
     ]
     for line in text.splitlines():
         if not line.startswith("@port "):
             continue
         head, *cells = line.split("\t")
         words = head.split(" ")
-        if len(words) != 3 or not words[2].isdigit():
+        if len(words) != 3 or not words[2].isdecimal():
             continue
         row = dict(cell.split("=", 1) for cell in cells if "=" in cell)
-        found.append(Hca(
-            name=words[1], port=int(words[2][:3]), state=_after_colon(row.get("state")), physical_state=_after_colon(row.get("phys_state")),
-            rate_gbps=decimal(row.get("rate")), netdev=row.get("netdev") or None, link_layer=row.get("link_layer") or None,
-            gid_index=_gid(row.get("gids", "")),
-        ))
+        found.append(
+            Hca(
+                name=words[1],
+                port=int(words[2][:3]),
+                state=_after_colon(row.get("state")),
+                physical_state=_after_colon(row.get("phys_state")),
+                rate_gbps=decimal(row.get("rate")),
+                netdev=row.get("netdev") or None,
+                link_layer=row.get("link_layer") or None,
+                gid_index=_gid(row.get("gids", "")),
+            )
+        )
     return tuple(_speedless(each) for each in found)
 
 
@@ -102,7 +126,7 @@ def _gid(text: str) -> int | None:
     best: tuple[int, int] | None = None
     for entry in text.split(";"):
         index, _, gid = entry.partition("/")
-        if index.isdigit() and _MAPPED.match(gid.strip()):
+        if index.isdecimal() and _MAPPED.match(gid.strip()):
             rank = (1 if gid.strip()[30:].lower().startswith("a9fe") else 0, int(index[:4]))
             best = rank if best is None or rank < best else best
     return best[1] if best else None
@@ -121,20 +145,41 @@ def joined(first: Iterable[Hca], bonus: Iterable[Hca]) -> tuple[Hca, ...]:
         if before is None:
             found[each.name, each.port] = each
             continue
-        gaps = {name: getattr(each, name) for name in ("state", "physical_state", "rate_gbps", "netdev", "link_layer", "gid_index")
-                if getattr(before, name) is None}
+        gaps = {
+            name: getattr(each, name)
+            for name in ("state", "physical_state", "rate_gbps", "netdev", "link_layer", "gid_index")
+            if getattr(before, name) is None
+        }
         found[each.name, each.port] = _speedless(replace(before, **gaps))
     return tuple(found.values())
 
 
 def describe(ports: tuple[Hca, ...]) -> dict[str, Any]:
     """The names of the cases."""
-    rows = [{"dev": each.name, "ca": each.name, "name": each.name, "port": each.port, "active": each.active, "state": each.state,
-             "physical_state": each.physical_state, "gbps": whole_if(each.rate_gbps), "rate": whole_if(each.rate_gbps),
-             "netdev": each.netdev, "link": each.link_layer, "gid_index": each.gid_index} for each in ports]
+    rows = [
+        {
+            "dev": each.name,
+            "ca": each.name,
+            "name": each.name,
+            "port": each.port,
+            "active": each.active,
+            "state": each.state,
+            "physical_state": each.physical_state,
+            "gbps": whole_if(each.rate_gbps),
+            "rate": whole_if(each.rate_gbps),
+            "netdev": each.netdev,
+            "link": each.link_layer,
+            "gid_index": each.gid_index,
+        }
+        for each in ports
+    ]
     active = [each for each in ports if each.active]
-    return {"hcas": rows, "up": [each.name for each in active], "netdev": [each.netdev for each in active if each.netdev],
-            "active": len(active)}
+    return {
+        "hcas": rows,
+        "up": [each.name for each in active],
+        "netdev": [each.netdev for each in active if each.netdev],
+        "active": len(active),
+    }
 
 
 def whole_if(value: float | None) -> float | int | None:
@@ -146,7 +191,9 @@ class FabricFact(Fact):
     """RDMA ports from sysfs; a node without any gives an empty list."""
 
     name = "fabric"
-    reads = "/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer,gids} (or ibstat, ibdev2netdev, rdma link)"
+    reads = (
+        "/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer,gids} (or ibstat, ibdev2netdev, rdma link)"
+    )
     timeout_s = 6
     script = r"""
 first() { line=; { read -r line <"$1"; } 2>/dev/null; printf '%s' "$line"; }

@@ -11,6 +11,7 @@ from apps.facts.quantities import decimal, unknown, whole
 from apps.facts.sheet import Evidence
 from apps.facts.values import Gpu, GpuProcess, Gpus, MigInstance
 
+_WIDEST = 512  # a longer line is no line of the table
 _DRIVER = re.compile(r"(?:Driver|KMD) Version:\s*([0-9][0-9.]*)")
 _CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*([0-9][0-9.]*)")
 _TOOL = re.compile(r"NVIDIA-SMI\s+([0-9][0-9.]*)")
@@ -22,22 +23,45 @@ _POWER = re.compile(r"(\S+?)\s*W?\s*/\s*(\S+?)\s*W?\s*$")
 _MEMORY = re.compile(r"(\d{1,9})\s*MiB\s*/\s*(\d{1,9})\s*MiB")
 _PERCENT = re.compile(r"(\d{1,3})\s*%")
 _MIG_MODE = re.compile(r"^\s*(Enabled|Disabled)(\*?)\s*$")
-_PROCESS = re.compile(r"^\|\s+(\d{1,4})\s+(?:(?:N/A|\d{1,4})\s+(?:N/A|\d{1,4})\s+)?(\d{1,10})\s+([CGM](?:\+[CGM])?)\s+(\S.*?)\s*\|\s*$")
+_PROCESS = re.compile(
+    r"^\|\s+(\d{1,4})\s+(?:(?:N/A|\d{1,4})\s+(?:N/A|\d{1,4})\s+)?(\d{1,10})\s+([CGM](?:\+[CGM])?)\s+(\S.*?)\s*\|\s*$"
+)
 _PROCESS_MEMORY = re.compile(r"\s+(?:(\d{1,9})\s*MiB|N/A|Insufficient\s+\S*|\S*\.\.\.|-)$")
 _LIBRARY = re.compile(r"NVML library version:\s*([0-9][0-9.]*)")
-_MODULE = re.compile(r"NVRM version:.*?(?:Kernel Module|Kernel Module for \S+)\s+([0-9]+\.[0-9.]+)")
+_MODULE = re.compile(r"NVRM version:.{0,200}?(?:Kernel Module|Kernel Module for \S+)\s+([0-9]+\.[0-9.]+)")
 _UNIFIED_NAME = re.compile(r"\b(?:GB10|GB20B|N1X|Thor|Orin|Xavier|Tegra)\b", re.IGNORECASE)
 
 PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("driver_mismatch", re.compile(r"Driver/library version mismatch", re.IGNORECASE)),
-    ("driver_not_running", re.compile(r"couldn't communicate with the NVIDIA driver|could not communicate with the NVIDIA driver|"
-                                      r"Failed to initialize NVML: Driver Not Loaded", re.IGNORECASE)),
-    ("gpu_lost", re.compile(r"GPU is lost|Unable to determine the device handle for|fallen off the bus|GPU requires reset", re.IGNORECASE)),
+    (
+        "driver_not_running",
+        re.compile(
+            r"couldn't communicate with the NVIDIA driver|could not communicate with the NVIDIA driver|"
+            r"Failed to initialize NVML: Driver Not Loaded",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "gpu_lost",
+        re.compile(
+            r"GPU is lost|Unable to determine the device handle for|fallen off the bus|GPU requires reset",
+            re.IGNORECASE,
+        ),
+    ),
     ("no_gpu", re.compile(r"No devices (?:were )?found", re.IGNORECASE)),
-    ("no_driver", re.compile(r"nvidia-smi['\"]?: (?:command )?not found|nvidia-smi: not found|Failed to initialize NVML: (?:NVML Shared )?"
-                             r"Library Not Found|Unknown command:? '?nvidia-smi", re.IGNORECASE)),
+    (
+        "no_driver",
+        re.compile(
+            r"nvidia-smi['\"]?: (?:command )?not found|nvidia-smi: not found|Failed to initialize NVML: (?:NVML Shared )?"
+            r"Library Not Found|Unknown command:? '?nvidia-smi",
+            re.IGNORECASE,
+        ),
+    ),
     ("gpu_denied", re.compile(r"Failed to initialize NVML: Insufficient Permissions", re.IGNORECASE)),
-    ("gpu_failed", re.compile(r"Failed to initialize NVML: [^\n]{1,80}|NVIDIA-SMI has failed[^\n]{0,80}", re.IGNORECASE)),
+    (
+        "gpu_failed",
+        re.compile(r"Failed to initialize NVML: [^\n]{1,80}|NVIDIA-SMI has failed[^\n]{0,80}", re.IGNORECASE),
+    ),
 )
 
 
@@ -56,7 +80,7 @@ def problem(evidence: Evidence) -> tuple[str, str] | None:
 def _line_of(text: str, at: int) -> str:
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
-    return text[start:end if end >= 0 else len(text)].strip()[:300]
+    return text[start : end if end >= 0 else len(text)].strip()[:300]
 
 
 def from_table(evidence: Evidence) -> Gpus | None:
@@ -87,6 +111,8 @@ def _table_gpus(text: str) -> tuple[Gpu, ...]:
     row = 0
     migs = False
     for line in text.splitlines():
+        if len(line) > _WIDEST:
+            continue
         if "MIG devices:" in line:
             migs, current = True, None
         if "Processes:" in line:
@@ -134,12 +160,14 @@ def _third_row(gpu: Gpu, cells: list[str]) -> Gpu:
 def _add_instance(gpus: dict[int, Gpu], cells: list[str]) -> None:
     """`|  0    1   0   0  |  107MiB / 40192MiB |`: the second line of an instance is BAR1 and has no ids."""
     ids, memory = cells[0].split(), _MEMORY.search(cells[1])
-    if len(ids) != 4 or not all(word.isdigit() for word in ids) or not memory:
+    if len(ids) != 4 or not all(word.isdecimal() for word in ids) or not memory:
         return
     index, gi, ci, device = (int(word[:6]) for word in ids)
     gpu = gpus.get(index)
     if gpu is not None:
-        instance = MigInstance(gi=gi, ci=ci, device=device, mem_used_mib=int(memory.group(1)), mem_total_mib=int(memory.group(2)))
+        instance = MigInstance(
+            gi=gi, ci=ci, device=device, mem_used_mib=int(memory.group(1)), mem_total_mib=int(memory.group(2))
+        )
         gpus[index] = replace(gpu, instances=(*gpu.instances, instance))
 
 
@@ -149,7 +177,7 @@ def _table_processes(text: str) -> tuple[GpuProcess, ...]:
         return ()
     found = []
     for line in text[start:].splitlines():
-        row = _PROCESS.match(line.strip())
+        row = _PROCESS.match(line.strip()) if len(line) <= _WIDEST else None
         if not row:
             continue
         index, pid, kind, rest = row.groups()
@@ -160,12 +188,35 @@ def _table_processes(text: str) -> tuple[GpuProcess, ...]:
     return tuple(found)
 
 
-COLUMNS = ("index", "name", "uuid", "pci.bus_id", "memory.total", "memory.used", "utilization.gpu", "temperature.gpu", "power.draw",
-           "power.limit", "clocks.current.sm", "mig.mode.current", "driver_version")
+COLUMNS = (
+    "index",
+    "name",
+    "uuid",
+    "pci.bus_id",
+    "memory.total",
+    "memory.used",
+    "utilization.gpu",
+    "temperature.gpu",
+    "power.draw",
+    "power.limit",
+    "clocks.current.sm",
+    "mig.mode.current",
+    "driver_version",
+)
 FEWER = COLUMNS[:10]
 # The order that monitors ask for most often, used for headerless rows of ten cells.
-_POLLED = ("index", "name", "uuid", "memory.total", "memory.used", "memory.free", "utilization.gpu", "power.draw", "power.limit",
-           "temperature.gpu")
+_POLLED = (
+    "index",
+    "name",
+    "uuid",
+    "memory.total",
+    "memory.used",
+    "memory.free",
+    "utilization.gpu",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+)
 _HEADER = re.compile(r"^[a-z_][a-z0-9_.]*(?: \[[^\]]+\])?$")
 
 
@@ -193,11 +244,13 @@ def from_query(evidence: Evidence) -> Gpus | None:
         wrong = wrong or ("bad_query_field", (evidence.stdout + evidence.stderr).strip().splitlines()[0][:300])
     if not gpus and wrong is None:
         return None
-    return Gpus(driver=driver, gpus=tuple(gpus), problem=wrong[0] if wrong else None, evidence=wrong[1] if wrong else None)
+    return Gpus(
+        driver=driver, gpus=tuple(gpus), problem=wrong[0] if wrong else None, evidence=wrong[1] if wrong else None
+    )
 
 
 def _headerless(cells: list[str]) -> tuple[str, ...] | None:
-    if not cells[0].isdigit():
+    if not cells[0].isdecimal():
         return None
     for layout in (COLUMNS, FEWER, _POLLED):
         if len(layout) == len(cells) and ("pci.bus_id" in layout) == bool(_BUS.match(cells[3])):
@@ -242,14 +295,16 @@ def from_processes(evidence: Evidence) -> tuple[GpuProcess, ...] | None:
     found: list[GpuProcess] = []
     for line in evidence.stdout.splitlines():
         if line.startswith("@owner "):
-            _, pid, path = (line.split(" ", 2) + ["", ""])[:3]
-            if pid.isdigit():
+            _, pid, path = [*line.split(" ", 2), "", ""][:3]
+            if pid.isdecimal():
                 owners[int(pid[:12])] = owners.get(int(pid[:12]), "") + path + "\n"
             continue
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) >= 3 and cells[0].isdigit():
+        if len(cells) >= 3 and cells[0].isdecimal():
             at = 2 if len(cells) == 3 else len(cells) - 2
-            found.append(GpuProcess(pid=int(cells[0][:12]), name=",".join(cells[1:at]) or None, mib=whole(cells[at]), type="C"))
+            found.append(
+                GpuProcess(pid=int(cells[0][:12]), name=",".join(cells[1:at]) or None, mib=whole(cells[at]), type="C")
+            )
     if not found and problem(evidence):
         return None
     return tuple(_owned(process, owners.get(process.pid, "")) for process in found)
@@ -257,8 +312,11 @@ def from_processes(evidence: Evidence) -> tuple[GpuProcess, ...] | None:
 
 def _owned(process: GpuProcess, path: str) -> GpuProcess:
     container, unit = _OWNER_CONTAINER.search(path), _OWNER_UNIT.search(path)
-    return replace(process, container=container.group(1) if container else None,
-                   unit=unit.group(1) if unit and not container else None)
+    return replace(
+        process,
+        container=container.group(1) if container else None,
+        unit=unit.group(1) if unit and not container else None,
+    )
 
 
 def joined(table: Gpus | None, query: Gpus | None, processes: tuple[GpuProcess, ...] | None) -> Gpus | None:
@@ -269,33 +327,66 @@ def joined(table: Gpus | None, query: Gpus | None, processes: tuple[GpuProcess, 
     by_index = {gpu.index: gpu for gpu in second.gpus}
     gpus = tuple(_filled(gpu, by_index.get(gpu.index)) for gpu in first.gpus) or second.gpus
     listed = {process.pid: process for process in processes or ()}
-    merged = [replace(process, container=listed[process.pid].container, unit=listed[process.pid].unit,
-                      name=listed[process.pid].name or process.name,
-                      mib=process.mib if process.mib is not None else listed[process.pid].mib)
-              if process.pid in listed else process for process in second.processes]
+    merged = [
+        replace(
+            process,
+            container=listed[process.pid].container,
+            unit=listed[process.pid].unit,
+            name=listed[process.pid].name or process.name,
+            mib=process.mib if process.mib is not None else listed[process.pid].mib,
+        )
+        if process.pid in listed
+        else process
+        for process in second.processes
+    ]
     seen = {process.pid for process in merged}
     merged += [process for pid, process in listed.items() if pid not in seen]
     works = bool(gpus)
     wrong = second if second.problem else first
     reason = None if works and wrong.problem == "bad_query_field" else wrong.problem
     return Gpus(
-        driver=second.driver or first.driver, cuda=second.cuda, gpus=gpus, processes=tuple(merged), problem=reason,
-        evidence=wrong.evidence if reason else None, tool=second.tool, library=second.library, kernel_module=second.kernel_module,
+        driver=second.driver or first.driver,
+        cuda=second.cuda,
+        gpus=gpus,
+        processes=tuple(merged),
+        problem=reason,
+        evidence=wrong.evidence if reason else None,
+        tool=second.tool,
+        library=second.library,
+        kernel_module=second.kernel_module,
     )
 
 
 def named(gpus: Gpus, names: dict[str, str]) -> Gpus:
     """Processes with the container's name where they had its id."""
-    return replace(gpus, processes=tuple(replace(each, container=names.get(each.container or "", each.container))
-                                         for each in gpus.processes))
+    return replace(
+        gpus,
+        processes=tuple(
+            replace(each, container=names.get(each.container or "", each.container)) for each in gpus.processes
+        ),
+    )
 
 
 def _filled(gpu: Gpu, other: Gpu | None) -> Gpu:
     if other is None:
         return gpu
-    gaps = {name: getattr(other, name) for name in ("name", "bus_id", "memory_total_mib", "memory_used_mib", "util_pct", "temp_c",
-                                                    "power_w", "power_cap_w") if getattr(gpu, name) is None}
-    return replace(gpu, **gaps, mig=other.mig or gpu.mig, instances=other.instances, unified=gpu.unified or other.unified)
+    gaps = {
+        name: getattr(other, name)
+        for name in (
+            "name",
+            "bus_id",
+            "memory_total_mib",
+            "memory_used_mib",
+            "util_pct",
+            "temp_c",
+            "power_w",
+            "power_cap_w",
+        )
+        if getattr(gpu, name) is None
+    }
+    return replace(
+        gpu, **gaps, mig=other.mig or gpu.mig, instances=other.instances, unified=gpu.unified or other.unified
+    )
 
 
 def describe(gpus: Gpus) -> dict[str, Any]:
@@ -305,25 +396,60 @@ def describe(gpus: Gpus) -> dict[str, Any]:
     busy = [gpu.index for gpu in known if (gpu.memory_used_mib or 0) >= 1024 or (gpu.util_pct or 0) > 5]
     aliases = {"driver_mismatch": "driver_library_mismatch"}
     return {
-        "driver": gpus.driver, "cuda": gpus.cuda, "tool": gpus.tool,
+        "driver": gpus.driver,
+        "cuda": gpus.cuda,
+        "tool": gpus.tool,
         "gpus": [_described(gpu) for gpu in gpus.gpus],
         "rows": [_described(gpu) for gpu in gpus.gpus],
-        "processes": [{"pid": process.pid, "type": process.type, "mib": process.mib, "name": process.name, "gpu": process.gpu,
-                       "container": process.container, "unit": process.unit} for process in gpus.processes],
-        "gpu_count": len(gpus.gpus), "busy": busy, "free": [gpu.index for gpu in known if gpu.index not in busy],
+        "processes": [
+            {
+                "pid": process.pid,
+                "type": process.type,
+                "mib": process.mib,
+                "name": process.name,
+                "gpu": process.gpu,
+                "container": process.container,
+                "unit": process.unit,
+            }
+            for process in gpus.processes
+        ],
+        "gpu_count": len(gpus.gpus),
+        "busy": busy,
+        "free": [gpu.index for gpu in known if gpu.index not in busy],
         "memory_total_mib": sizes.pop() if len(sizes) == 1 else None,
-        "problem": aliases.get(gpus.problem or "", gpus.problem), "reason": gpus.problem, "evidence": gpus.evidence,
-        "library": gpus.library, "kernel_module": gpus.kernel_module,
+        "problem": aliases.get(gpus.problem or "", gpus.problem),
+        "reason": gpus.problem,
+        "evidence": gpus.evidence,
+        "library": gpus.library,
+        "kernel_module": gpus.kernel_module,
     }
 
 
 def _described(gpu: Gpu) -> dict[str, Any]:
     return {
-        "index": gpu.index, "name": gpu.name, "bus_id": gpu.bus_id, "uuid": gpu.uuid, "memory_total_mib": gpu.memory_total_mib,
-        "memory_used_mib": gpu.memory_used_mib, "unified": gpu.unified, "util_pct": gpu.util_pct, "temp_c": gpu.temp_c,
-        "power_w": gpu.power_w, "power_cap_w": gpu.power_cap_w, "clock_mhz": gpu.clock_mhz, "mig": gpu.mig,
-        "instances": [{"gi": each.gi, "ci": each.ci, "device": each.device, "mem_total_mib": each.mem_total_mib,
-                       "mem_used_mib": each.mem_used_mib} for each in gpu.instances],
+        "index": gpu.index,
+        "name": gpu.name,
+        "bus_id": gpu.bus_id,
+        "uuid": gpu.uuid,
+        "memory_total_mib": gpu.memory_total_mib,
+        "memory_used_mib": gpu.memory_used_mib,
+        "unified": gpu.unified,
+        "util_pct": gpu.util_pct,
+        "temp_c": gpu.temp_c,
+        "power_w": gpu.power_w,
+        "power_cap_w": gpu.power_cap_w,
+        "clock_mhz": gpu.clock_mhz,
+        "mig": gpu.mig,
+        "instances": [
+            {
+                "gi": each.gi,
+                "ci": each.ci,
+                "device": each.device,
+                "mem_total_mib": each.mem_total_mib,
+                "mem_used_mib": each.mem_used_mib,
+            }
+            for each in gpu.instances
+        ],
     }
 
 
@@ -352,8 +478,10 @@ class GpuQueryFact(Fact):
     name = "gpu-query"
     reads = "nvidia-smi --query-gpu=" + ",".join(COLUMNS) + " --format=csv"
     timeout_s = 20
-    script = (f"nvidia-smi --query-gpu={','.join(COLUMNS)} --format=csv; code=$?\n"
-              f"case $code in 0|127) exit $code ;; *) nvidia-smi --query-gpu={','.join(FEWER)} --format=csv ;; esac")
+    script = (
+        f"nvidia-smi --query-gpu={','.join(COLUMNS)} --format=csv; code=$?\n"
+        f"case $code in 0|127) exit $code ;; *) nvidia-smi --query-gpu={','.join(FEWER)} --format=csv ;; esac"
+    )
 
     @classmethod
     def parse(cls, evidence: Evidence) -> Gpus | None:

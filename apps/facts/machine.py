@@ -101,6 +101,11 @@ sed 's/^/dgx	/' /etc/dgx-release 2>/dev/null
 
 def _product(name: str | None) -> str | None:
     """Placeholders that board makers leave in the DMI table are no name."""
-    if name is None or name.lower().replace("_", " ") in {"to be filled by o.e.m.", "system product name", "default string", "nvidia"}:
+    if name is None or name.lower().replace("_", " ") in {
+        "to be filled by o.e.m.",
+        "system product name",
+        "default string",
+        "nvidia",
+    }:
         return None
     return name.replace("_", " ") if name.startswith("NVIDIA_") else name

@@ -14,7 +14,8 @@ _MEMINFO = re.compile(r"^(\w+(?:\(\w+\))?):[ \t]+(\d{1,18})(?:[ \t]+(kB))?[ \t]*
 _FREE_ROW = re.compile(r"^([^\s:]{2,30}):((?:[ \t]+[0-9][0-9.,]*[KMGTPE]?i?B?){3,7})[ \t]*$", re.MULTILINE)
 _OOM_TASK = re.compile(r"oom-kill:constraint=(\w+),(.{0,600}?)task=([^,\n]{1,64}),pid=(\d{1,10})")
 _OOM_KILLED = re.compile(
-    r"(Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10}) \(([^)\n]{1,64})\)(.{0,300})")
+    r"(Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10}) \(([^)\n]{1,64})\)(.{0,300})"
+)
 _OOMD = re.compile(r"systemd-oomd(?:\[\d+\])?: Killed (\S{1,400}) due to ")
 _ANON = re.compile(r"anon-rss:(\d{1,15})kB")
 _CONTAINER = re.compile(r"(?:docker-|/docker/|libpod-)([0-9a-f]{12,64})")
@@ -62,17 +63,24 @@ def from_free(text: str) -> Memory | None:
     scale = _scale(wide[0][0])
 
     def amount(cell: str) -> int | None:
-        return int(cell) * scale if cell.isdigit() and scale else size(cell)
+        return int(cell) * scale if cell.isdecimal() and scale else size(cell)
 
     total, _, free, shared, cache, available = (amount(cell) for cell in wide[0][:6])
     swap_total, swap_free = (amount(narrow[0][0]), amount(narrow[0][2])) if narrow else (None, None)
-    return Memory(total_bytes=total, free_bytes=free, available_bytes=available, cached_bytes=cache, shared_bytes=shared,
-                  swap_total_bytes=swap_total, swap_free_bytes=swap_free)
+    return Memory(
+        total_bytes=total,
+        free_bytes=free,
+        available_bytes=available,
+        cached_bytes=cache,
+        shared_bytes=shared,
+        swap_total_bytes=swap_total,
+        swap_free_bytes=swap_free,
+    )
 
 
 def _scale(total: str) -> int | None:
     """Bytes per unit of a bare number, None when the cell carries its own unit."""
-    if not total.isdigit():
+    if not total.isdecimal():
         return None
     for scale in (1, 1024, 1024**2):
         if 512 * 1024**2 <= int(total) * scale <= 8 * 1024**4:
@@ -111,14 +119,25 @@ def _kernel_kill(line: str) -> Killed | None:
         constraint, middle, name, pid = task.groups()
         container = _CONTAINER.search(middle)
         scope = "global" if "global_oom" in middle or constraint == "CONSTRAINT_NONE" else "cgroup"
-        return Killed(scope=scope, process=name, pid=int(pid), container=container.group(1) if container else None, line=line.strip()[:400])
+        return Killed(
+            scope=scope,
+            process=name,
+            pid=int(pid),
+            container=container.group(1) if container else None,
+            line=line.strip()[:400],
+        )
     ended = _OOM_KILLED.search(line)
     if not ended:
         return None
     kind, pid, name, rest = ended.groups()
     anon = _ANON.search(rest)
-    return Killed(scope="global" if kind.startswith("Out") else "cgroup", process=name, pid=int(pid),
-                  anon_bytes=int(anon.group(1)) * 1024 if anon else None, line=line.strip()[:400])
+    return Killed(
+        scope="global" if kind.startswith("Out") else "cgroup",
+        process=name,
+        pid=int(pid),
+        anon_bytes=int(anon.group(1)) * 1024 if anon else None,
+        line=line.strip()[:400],
+    )
 
 
 def _oomd_kill(line: str) -> Killed | None:
@@ -127,8 +146,15 @@ def _oomd_kill(line: str) -> Killed | None:
 
 
 def _merged(first: Killed, second: Killed) -> Killed:
-    return Killed(scope=first.scope, process=first.process or second.process, pid=first.pid, unit=first.unit,
-                  container=first.container or second.container, anon_bytes=first.anon_bytes or second.anon_bytes, line=first.line)
+    return Killed(
+        scope=first.scope,
+        process=first.process or second.process,
+        pid=first.pid,
+        unit=first.unit,
+        container=first.container or second.container,
+        anon_bytes=first.anon_bytes or second.anon_bytes,
+        line=first.line,
+    )
 
 
 def describe(memory: Memory) -> dict[str, Any]:
@@ -143,11 +169,19 @@ def describe(memory: Memory) -> dict[str, Any]:
         swap_used = memory.swap_total_bytes - memory.swap_free_bytes
     total, available = gib(memory.total_bytes), gib(memory.available_bytes)
     return {
-        "total_gib": total, "available_gib": available, "used_gib": gib(memory.used_bytes), "free_gib": gib(memory.free_bytes),
-        "mem_total_gib": total, "mem_available_gib": available,
+        "total_gib": total,
+        "available_gib": available,
+        "used_gib": gib(memory.used_bytes),
+        "free_gib": gib(memory.free_bytes),
+        "mem_total_gib": total,
+        "mem_available_gib": available,
         "available_mib": None if memory.available_bytes is None else memory.available_bytes // 1024**2,
-        "cached_gib": gib(memory.cached_bytes), "swap_total_gib": gib(memory.swap_total_bytes), "swap_used_gib": gib(swap_used),
-        "cma_total_gib": gib(memory.cma_total_bytes), "unattributed_gib": gib(unattributed), "unified": unified,
+        "cached_gib": gib(memory.cached_bytes),
+        "swap_total_gib": gib(memory.swap_total_bytes),
+        "swap_used_gib": gib(swap_used),
+        "cma_total_gib": gib(memory.cma_total_bytes),
+        "unattributed_gib": gib(unattributed),
+        "unified": unified,
         "state": pressure(memory),
     }
 

@@ -45,11 +45,11 @@ def _take(folder: _Folder, line: str) -> None:
         folder.expected.add(line[10:].strip())
     elif line.startswith(("@total ", "@partial ")):
         word, _, number = line[1:].partition(" ")
-        if number.strip().isdigit():
+        if number.strip().isdecimal():
             setattr(folder, word, int(number.strip()[:18]))
     else:
         size, tab, path = line.partition("\t")
-        if tab and size.isdigit() and len(size) < 19:
+        if tab and size.isdecimal() and len(size) < 19:
             folder.files[path.removeprefix("./")] = int(size)
 
 
@@ -65,16 +65,26 @@ def _made(path: str, folder: _Folder) -> ModelFolder:
     elif weights:
         complete = not folder.partial and all(weights.values())
     return ModelFolder(
-        path=path, bytes=sum(folder.files.values()), shards=len(expected & present) if expected else len(present),
-        shards_expected=len(expected) or (len(present) if complete else None), complete=complete, config=_config(folder.config),
-        weights_bytes=sum(weights.values()), name=f"{hub.group(1)}/{hub.group(2)}" if hub else None, missing=tuple(missing[:200]),
-        partial_bytes=folder.partial, index_total_bytes=folder.total,
+        path=path,
+        bytes=sum(folder.files.values()),
+        shards=len(expected & present) if expected else len(present),
+        shards_expected=len(expected) or (len(present) if complete else None),
+        complete=complete,
+        config=_config(folder.config),
+        weights_bytes=sum(weights.values()),
+        name=f"{hub.group(1)}/{hub.group(2)}" if hub else None,
+        missing=tuple(missing[:200]),
+        partial_bytes=folder.partial,
+        index_total_bytes=folder.total,
     )
 
 
 def _short(folder: _Folder, weights: dict[str, int]) -> bool:
     """Files smaller than the tensors that the index says are in them."""
-    return folder.total is not None and sum(size for name, size in weights.items() if name in folder.expected) < folder.total
+    return (
+        folder.total is not None
+        and sum(size for name, size in weights.items() if name in folder.expected) < folder.total
+    )
 
 
 def is_weight(name: str) -> bool:
@@ -87,13 +97,16 @@ def is_weight(name: str) -> bool:
 
 def by_names(names: set[str]) -> set[str]:
     """What `model-00001-of-00039.safetensors` says about its siblings."""
-    expected = set()
-    for name in names:
-        found = _OF.match(name)
+    expected: set[str] = set()
+    for name in sorted(names):
+        found = _OF.match(name) if name not in expected and len(expected) < 20_000 else None
         if found and 0 < int(found["count"]) <= 10_000:
             width = len(found["number"])
             stem = name[: found.start("number")]
-            expected |= {f"{stem}{number:0{width}d}-of-{found['count']}{found['rest']}" for number in range(1, int(found["count"]) + 1)}
+            expected |= {
+                f"{stem}{number:0{width}d}-of-{found['count']}{found['rest']}"
+                for number in range(1, int(found["count"]) + 1)
+            }
     return expected
 
 

@@ -14,7 +14,9 @@ from apps.facts.quantities import whole
 from apps.facts.sheet import Evidence
 from apps.facts.values import Address, Hca, Interface, Listener
 
-_VIRTUAL = re.compile(r"^(?:lo|docker\d*|br-|veth|virbr|tailscale|wg|tun|tap|cni|flannel|cali|vxlan|kube|dummy|zt|lxc|lxdbr|ifb|sit|ip6tnl|nodelocaldns|podman)")
+_VIRTUAL = re.compile(
+    r"^(?:lo|docker\d*|br-|veth|virbr|tailscale|wg|tun|tap|cni|flannel|cali|vxlan|kube|dummy|zt|lxc|lxdbr|ifb|sit|ip6tnl|nodelocaldns|podman)"
+)
 _WIRELESS = re.compile(r"^(?:wl|wlan|wlp|ath)")
 # Ports of a Spark's ConnectX-7: enp1s0f0np0, enP2p1s0f1np1. Only a hint, used where sysfs said nothing.
 _SPARK_PORT = re.compile(r"^en[pP]\d+(?:p\d+)?s\d+f\d+(?:np\d+)?$")
@@ -31,14 +33,21 @@ def from_ip_json(text: str) -> tuple[Interface, ...]:
         state = str(each.get("operstate") or "").upper()
         mtu, mac = each.get("mtu"), each.get("address")
         infos = each.get("addr_info")
-        addresses = [_address(info.get("local"), info.get("prefixlen"), info.get("family"))
-                     for info in (infos if isinstance(infos, list) else []) if isinstance(info, dict)]
-        found.append(Interface(
-            name=name.split("@")[0], up=_is_up(flags if isinstance(flags, list) else [], state),
-            mtu=mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else None,
-            addresses=tuple(address for address in addresses if address), mac=mac if isinstance(mac, str) else None,
-            wireless=bool(_WIRELESS.match(name)),
-        ))
+        addresses = [
+            _address(info.get("local"), info.get("prefixlen"), info.get("family"))
+            for info in (infos if isinstance(infos, list) else [])
+            if isinstance(info, dict)
+        ]
+        found.append(
+            Interface(
+                name=name.split("@")[0],
+                up=_is_up(flags if isinstance(flags, list) else [], state),
+                mtu=mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else None,
+                addresses=tuple(address for address in addresses if address),
+                mac=mac if isinstance(mac, str) else None,
+                wireless=bool(_WIRELESS.match(name)),
+            )
+        )
     return tuple(found)
 
 
@@ -53,9 +62,12 @@ def _address(ip: Any, prefix: Any, family: Any) -> Address | None:
         known = ipaddress.ip_address(ip if isinstance(ip, str) else "")
     except ValueError:
         return None
-    return Address(ip=str(ip), prefix=prefix if isinstance(prefix, int) and not isinstance(prefix, bool) else None,
-                   family=family if family in {"inet", "inet6"} else ("inet6" if known.version == 6 else "inet"),
-                   link_local=known.is_link_local)
+    return Address(
+        ip=str(ip),
+        prefix=prefix if isinstance(prefix, int) and not isinstance(prefix, bool) else None,
+        family=family if family in {"inet", "inet6"} else ("inet6" if known.version == 6 else "inet"),
+        link_local=known.is_link_local,
+    )
 
 
 _ONELINE = re.compile(r"^\d+:\s+([^\s:@]+)(?:@\S+?)?:?\s+(inet6?)\s+([0-9A-Fa-f.:]+)(?:/(\d{1,3}))?", re.MULTILINE)
@@ -113,7 +125,9 @@ def default_interfaces(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for _, name in sorted(found, key=lambda each: each[0])))
 
 
-def joined(known: tuple[Interface, ...], links: dict[str, dict[str, str]], hcas: Iterable[Hca], routes: str) -> tuple[Interface, ...]:
+def joined(
+    known: tuple[Interface, ...], links: dict[str, dict[str, str]], hcas: Iterable[Hca], routes: str
+) -> tuple[Interface, ...]:
     """Interfaces with speed, physical or not, and their part: fabric, management or ignore."""
     by_name = {interface.name: interface for interface in known}
     for name in links:
@@ -159,7 +173,9 @@ def management(interfaces: Iterable[Interface]) -> Interface | None:
 
 def ipv4(interface: Interface) -> Address | None:
     """Its IPv4 address, a stable one before a link-local one."""
-    return min((each for each in interface.addresses if each.family == "inet"), key=lambda each: each.link_local, default=None)
+    return min(
+        (each for each in interface.addresses if each.family == "inet"), key=lambda each: each.link_local, default=None
+    )
 
 
 def shared_subnet(interfaces: Iterable[Interface]) -> str | None:
@@ -167,7 +183,12 @@ def shared_subnet(interfaces: Iterable[Interface]) -> str | None:
     seen: dict[str, str] = {}
     for interface in interfaces:
         for address in interface.addresses:
-            if address.family != "inet" or address.prefix is None or interface.role != "fabric" or not 0 <= address.prefix <= 32:
+            if (
+                address.family != "inet"
+                or address.prefix is None
+                or interface.role != "fabric"
+                or not 0 <= address.prefix <= 32
+            ):
                 continue
             subnet = str(ipaddress.ip_network(f"{address.ip}/{address.prefix}", strict=False))
             if seen.setdefault(subnet, interface.name) != interface.name:
@@ -190,13 +211,18 @@ def listeners(text: str) -> tuple[Listener, ...]:
             found.append((row.group(1), row.group(2), user.group(2) if user else None, user.group(1) if user else None))
         elif old:
             found.append((old.group(1), old.group(2), old.group(3), old.group(4)))
-    return tuple(Listener(address=address.strip("[]").split("%")[0], port=int(port), pid=int(pid) if pid else None, program=program)
-                 for address, port, pid, program in found if int(port) < 65536)
+    return tuple(
+        Listener(
+            address=address.strip("[]").split("%")[0], port=int(port), pid=int(pid) if pid else None, program=program
+        )
+        for address, port, pid, program in found
+        if int(port) < 65536
+    )
 
 
-_SPEED = re.compile(r"^\s*Speed:\s*(.+?)\s*$", re.MULTILINE)
-_DETECTED = re.compile(r"^\s*Link detected:\s*(yes|no)\b", re.MULTILINE)
-_ETHTOOL = re.compile(r"^Settings for (\S+?):\s*$", re.MULTILINE)
+_SPEED = re.compile(r"^[ \t]*Speed:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+_DETECTED = re.compile(r"^[ \t]*Link detected:[ \t]*(yes|no)\b", re.MULTILINE)
+_ETHTOOL = re.compile(r"^Settings for (\S+?):[ \t]*$", re.MULTILINE)
 _MODE = re.compile(r"\b(\d{4,7})base[A-Z]")
 
 
@@ -209,8 +235,12 @@ def ethtool(text: str) -> dict[str, Any] | None:
     best = max((int(each) for each in _MODE.findall(text)), default=0)
     if not best and name and _SPARK_PORT.match(name.group(1)):
         best = 100_000
-    return {"if": name.group(1) if name else None, "mbps": mbps, "link": detected.group(1) == "yes" if detected else None,
-            "degraded": bool(mbps is not None and mbps < best)}
+    return {
+        "if": name.group(1) if name else None,
+        "mbps": mbps,
+        "link": detected.group(1) == "yes" if detected else None,
+        "degraded": bool(mbps is not None and mbps < best),
+    }
 
 
 def describe(interfaces: tuple[Interface, ...]) -> dict[str, Any]:
@@ -230,17 +260,27 @@ def describe(interfaces: tuple[Interface, ...]) -> dict[str, Any]:
         "mgmt": {"if": chosen.name, "ip": found.ip} if chosen and found else None,
         "mgmt_candidates": [each.name for each in interfaces if each.role == "management"],
         "fabric": [_shown(each) for each in fabric],
-        "ignore": [each.name for each in interfaces if each.role == "ignore"],
+        "ignore": [each.name for each in interfaces if each.role == "ignore" and each.name != "lo"],
         "interfaces": [_shown(each) for each in interfaces],
-        "warn": warn, "problem": "twins_same_subnet" if subnet else None, "subnet": subnet,
+        "warn": warn,
+        "problem": "twins_same_subnet" if subnet else None,
+        "subnet": subnet,
     }
 
 
 def _shown(each: Interface) -> dict[str, Any]:
     address = ipv4(each)
-    return {"if": each.name, "ip": address.ip if address else None, "prefix": address.prefix if address else None, "mtu": each.mtu,
-            "up": each.up, "link_local": address.link_local if address else None, "speed_mbps": each.speed_mbps, "role": each.role,
-            "mac": each.mac}
+    return {
+        "if": each.name,
+        "ip": address.ip if address else None,
+        "prefix": address.prefix if address else None,
+        "mtu": each.mtu,
+        "up": each.up,
+        "link_local": address.link_local if address else None,
+        "speed_mbps": each.speed_mbps,
+        "role": each.role,
+        "mac": each.mac,
+    }
 
 
 @fact

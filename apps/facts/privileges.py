@@ -9,13 +9,20 @@ from apps.facts.machine import rows
 from apps.facts.sheet import Evidence
 from apps.facts.values import Privileges
 
-_PASSWORD = re.compile(r"a password is required|a terminal is required|no tty present|password is required", re.IGNORECASE)
-_NOT_ALLOWED = re.compile(r"is not in the sudoers file|may not run sudo|not allowed to (?:execute|run)|unknown user", re.IGNORECASE)
+_PASSWORD = re.compile(
+    r"a password is required|a terminal is required|no tty present|password is required", re.IGNORECASE
+)
+_NOT_ALLOWED = re.compile(
+    r"is not in the sudoers file|may not run sudo|not allowed to (?:execute|run)|unknown user", re.IGNORECASE
+)
 
 
 def sudo_scope(text: str, errors: str) -> str | None:
     """all (NOPASSWD: ALL), some (a list), password (sudo exists but asks), none (not there, or not allowed)."""
-    if re.search(r"\(.*?\)\s+NOPASSWD:\s*(?:\w+:\s*)*ALL\s*$", text, re.MULTILINE) or re.search(r"^root$", text, re.MULTILINE):
+    text = "\n".join(line for line in text.splitlines() if len(line) < 2000)
+    if re.search(r"\([^()\n]*\)\s+NOPASSWD:\s*(?:\w+:\s*)*ALL\s*$", text, re.MULTILINE) or re.search(
+        r"^root$", text, re.MULTILINE
+    ):
         return "all"
     if "NOPASSWD:" in text:
         return "some"
@@ -56,10 +63,11 @@ row open_files "$(ulimit -n 2>/dev/null)"
         scope = "all" if root else sudo_scope(listing, evidence.stderr)
         drops = scope == "all" or bool(re.search(r"NOPASSWD:.*(?:drop_caches|sysctl|/usr/bin/tee|/bin/tee)", listing))
         return Privileges(
-            sudo=scope, docker_group=("docker" in groups.split()) if groups else None,
+            sudo=scope,
+            docker_group=("docker" in groups.split()) if groups else None,
             linger={"yes": True, "no": False}.get("".join(found.get("linger", []))),
             remove_ipc={"b true": True, "b false": False}.get("".join(found.get("remove_ipc", []))),
             drop_caches=drops if scope is not None else None,
-            memlock_bytes=-1 if memlock == "unlimited" else (int(memlock[:15]) * 1024 if memlock.isdigit() else None),
-            open_files=-1 if files == "unlimited" else (int(files[:15]) if files.isdigit() else None),
+            memlock_bytes=-1 if memlock == "unlimited" else (int(memlock[:15]) * 1024 if memlock.isdecimal() else None),
+            open_files=-1 if files == "unlimited" else (int(files[:15]) if files.isdecimal() else None),
         )

@@ -27,12 +27,45 @@ __all__ = ["PROBE", "WATCH", "read", "script", "sheet_from"]
 _REGISTERED = (_disk, _machine, _memory, _models, _privileges, _ray)
 
 PROBE: tuple[str, ...] = (
-    "machine", "memory", "killed", "gpu", "gpu-query", "gpu-processes", "disk", "disk-network", "docker", "docker-info", "containers",
-    "container-details", "container-memory", "images", "image-details", "units", "unit-files", "unit-details", "addresses", "links",
-    "routes", "fabric", "fabric-tools", "listeners", "models", "software", "privileges", "internet",
+    "machine",
+    "memory",
+    "killed",
+    "gpu",
+    "gpu-query",
+    "gpu-processes",
+    "disk",
+    "disk-network",
+    "docker",
+    "docker-info",
+    "containers",
+    "container-details",
+    "container-memory",
+    "images",
+    "image-details",
+    "units",
+    "unit-files",
+    "unit-details",
+    "addresses",
+    "links",
+    "routes",
+    "fabric",
+    "fabric-tools",
+    "listeners",
+    "models",
+    "software",
+    "privileges",
+    "internet",
 )
 WATCH: tuple[str, ...] = (
-    "machine", "memory", "gpu-query", "gpu-processes", "docker", "containers", "container-details", "units", "listeners",
+    "machine",
+    "memory",
+    "gpu-query",
+    "gpu-processes",
+    "docker",
+    "containers",
+    "container-details",
+    "units",
+    "listeners",
 )
 
 _NONCE = re.compile(r"[A-Za-z0-9]{8,64}\Z")
@@ -123,7 +156,10 @@ def script(facts: Iterable[str], *, nonce: str, extra: Mapping[str, str] | None 
             raise ValueError(f"extra: {key!r} is no name (lower case letters, digits, _), or its value holds a NUL")
     chosen = [FACTS[name] for name in dict.fromkeys(facts)]
     lines = ["{", f"nonce={nonce}"]
-    lines += [f"SPARKWEB_{key.upper()}={shlex.quote(value)}; export SPARKWEB_{key.upper()}" for key, value in (extra or {}).items()]
+    lines += [
+        f"SPARKWEB_{key.upper()}={shlex.quote(value)}; export SPARKWEB_{key.upper()}"
+        for key, value in (extra or {}).items()
+    ]
     lines.append(_HEAD.strip())
     lines += [f"section {each.name} {each.timeout_s} {shlex.quote(each.script.strip())}" for each in chosen]
     lines.append(f"longest={max((each.timeout_s for each in chosen), default=1) + 4}")
@@ -148,12 +184,16 @@ def read(nonce: str, stdout: bytes) -> dict[str, Evidence]:
         words = tuple(head.decode("ascii", "replace").split(" "))
         if words[0] == "section" and len(words) == 6:
             ended[words[1]] = words[2:]
-        elif words[0] == "size" and len(words) == 3 and words[2].isdigit():
+        elif words[0] == "size" and len(words) == 3 and words[2].isdecimal():
             sizes[words[1]] = int(words[2])
         elif len(words) == 2 and words[1] in {"out", "err"} and index:
             bodies.setdefault(f"{words[0]}.{words[1]}", body)
     # The last body of a stream that was cut carries the newline added above, so that its length can't fit by accident.
-    return {name: evidence for name, words in ended.items() if (evidence := _evidence(name, words, sizes, bodies)) is not None}
+    return {
+        name: evidence
+        for name, words in ended.items()
+        if (evidence := _evidence(name, words, sizes, bodies)) is not None
+    }
 
 
 def _evidence(name: str, words: tuple[str, ...], sizes: dict[str, int], bodies: dict[str, bytes]) -> Evidence | None:
@@ -161,12 +201,18 @@ def _evidence(name: str, words: tuple[str, ...], sizes: dict[str, int], bodies: 
     out, err = bodies.get(name + ".out"), bodies.get(name + ".err")
     if out is None or err is None:
         return None
-    finished = code.lstrip("-").isdigit()
+    finished = code.lstrip("-").isdecimal()
     if finished and (len(out) != sizes.get(name + ".out") or len(err) != sizes.get(name + ".err")):
         return None
     seconds = _seconds(start, end)
-    late = not finished or code == "124" or (code == "137" and seconds is not None and limit.isdigit() and seconds >= int(limit))
-    return Evidence(stdout=_text(out), stderr=_text(err), exit_code=None if late else int(code), timed_out=late, seconds=seconds)
+    late = (
+        not finished
+        or code == "124"
+        or (code == "137" and seconds is not None and limit.isdecimal() and seconds >= int(limit))
+    )
+    return Evidence(
+        stdout=_text(out), stderr=_text(err), exit_code=None if late else int(code), timed_out=late, seconds=seconds
+    )
 
 
 def _text(data: bytes) -> str:
@@ -213,7 +259,8 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
     images = _safely(lambda: _images(values))
     hcas = _safely(lambda: _hcas(values))
     return Sheet(
-        node=node, taken_at=taken_at,
+        node=node,
+        taken_at=taken_at,
         machine=values.of(_machine.MachineFact),
         memory=values.of(_memory.MemoryFact),
         gpus=gpus,
@@ -247,7 +294,9 @@ def _containers(values: _Values, gpus: Any) -> Any:
     listed, inspected = values.of(docker.ContainersFact), values.of(docker.ContainerDetailsFact)
     if listed is None and not inspected:
         return None
-    return docker.joined(listed or (), inspected or (), gpus.processes if gpus else (), values.of(docker.ContainerMemoryFact))
+    return docker.joined(
+        listed or (), inspected or (), gpus.processes if gpus else (), values.of(docker.ContainerMemoryFact)
+    )
 
 
 def _with_names(gpus: Any, containers: Any) -> Any:

@@ -8,8 +8,27 @@ import re
 GIB = 1024**3
 MIB = 1024**2
 
-_NOTHING = {"", "-", "--", "n/a", "na", "none", "<none>", "null", "unknown", "not supported", "not available", "unknown error",
-            "err!", "unknown!", "insufficient permissions", "gpu is lost", "gpu requires reset", "no permissions", "deprecated"}
+_NOTHING = {
+    "",
+    "-",
+    "--",
+    "n/a",
+    "na",
+    "none",
+    "<none>",
+    "null",
+    "unknown",
+    "not supported",
+    "not available",
+    "unknown error",
+    "err!",
+    "unknown!",
+    "insufficient permissions",
+    "gpu is lost",
+    "gpu requires reset",
+    "no permissions",
+    "deprecated",
+}
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}(?:[.,][0-9]{1,12})?")
 _SIZE = re.compile(r"([0-9]{1,20}(?:[.,][0-9]{1,6})?)\s*([KMGTPEkmgtpe]?)(i?)([Bb]?)\Z")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
@@ -48,7 +67,8 @@ def size(text: str | None, *, base: int = 1024) -> int | None:
         return None
     number, prefix, binary, byte = found.groups()
     each = 1024 if binary else (1000 if byte and prefix else base)
-    return round(float(number.replace(",", ".")) * each ** _POWERS[prefix.lower()])
+    power: int = each ** _POWERS[prefix.lower()]
+    return round(float(number.replace(",", ".")) * power)
 
 
 def gib(count: int | None, *, digits: int = 2) -> float | None:

@@ -10,13 +10,33 @@ from apps.facts.quantities import decimal
 from apps.facts.sheet import Evidence
 from apps.facts.values import RayStatus
 
-_SECTIONS = {"active": "active", "idle": "idle", "pending": "pending", "recent failures": "failures", "healthy": "active"}
-_RESOURCE = re.compile(r"^\s+([0-9.]+[KMGT]?i?B?)\s*/\s*([0-9.]+[KMGT]?i?B?)\s+(\S+)(?:\s+\(([0-9.]+) used of ([0-9.]+) reserved in placement groups\))?")
+_SECTIONS = {
+    "active": "active",
+    "idle": "idle",
+    "pending": "pending",
+    "recent failures": "failures",
+    "healthy": "active",
+}
+_RESOURCE = re.compile(
+    r"^\s+([0-9.]+[KMGT]?i?B?)\s*/\s*([0-9.]+[KMGT]?i?B?)\s+(\S+)(?:\s+\(([0-9.]+) used of ([0-9.]+) reserved in placement groups\))?"
+)
 _COUNTED = re.compile(r"^\s+(\d{1,6}) (\S+)")
-_LAUNCHING = re.compile(r"^\s+(\S+?),\s+(?:(\d{1,6}) )?(launching|setting.up|pending|waiting\S*)|^\s+(\S+): \S+, (\d{1,6})? ?(launching|setting.up)")
+_LAUNCHING = re.compile(
+    r"^\s+(\S+?),\s+(?:(\d{1,6}) )?(launching|setting.up|pending|waiting\S*)|^\s+(\S+): \S+, (\d{1,6})? ?(launching|setting.up)"
+)
 _PROBLEMS = (
-    ("no_ray_cluster", re.compile(r"Could not find any running Ray instance|Ray cluster is not found|Failed to connect to GCS|ConnectionError: [^\n]*GCS")),
-    ("ray_missing", re.compile(r"ray['\"]?: (?:command )?not found|No module named '?ray'?|exec: \"ray\": executable file not found")),
+    (
+        "no_ray_cluster",
+        re.compile(
+            r"Could not find any running Ray instance|Ray cluster is not found|Failed to connect to GCS|ConnectionError: [^\n]*GCS"
+        ),
+    ),
+    (
+        "ray_missing",
+        re.compile(
+            r"ray['\"]?: (?:command )?not found|No module named '?ray'?|exec: \"ray\": executable file not found"
+        ),
+    ),
     ("ray_local_instance", re.compile(r"Started a local Ray instance")),
 )
 
@@ -24,7 +44,7 @@ _PROBLEMS = (
 def status(text: str) -> RayStatus | None:
     """Counts of nodes and resources. The last status of the text, if there are several; None when there is none."""
     start = text.rfind("Autoscaler status")
-    body = text[max(start, 0):]
+    body = text[max(start, 0) :]
     if "Node status" not in body and "Total Usage" not in body and "Usage:" not in body:
         return None
     counts: dict[str, int] = {}
@@ -57,23 +77,45 @@ def status(text: str) -> RayStatus | None:
         elif section.endswith("demands") and line[0].isspace():
             demands.append(line.strip()[:400])
     used, total = resources.get("GPU", (None, None))
-    return RayStatus(active=counts.get("active"), idle=counts.get("idle"), pending=counts.get("pending"), failures=counts.get("failures"),
-                     gpu_used=decimal(used), gpu_total=decimal(total), gpu_in_pg=reserved, demands=tuple(demands[:200]),
-                     nodes=tuple(nodes[:1000]), resources=resources)
+    return RayStatus(
+        active=counts.get("active"),
+        idle=counts.get("idle"),
+        pending=counts.get("pending"),
+        failures=counts.get("failures"),
+        gpu_used=decimal(used),
+        gpu_total=decimal(total),
+        gpu_in_pg=reserved,
+        demands=tuple(demands[:200]),
+        nodes=tuple(nodes[:1000]),
+        resources=resources,
+    )
 
 
 def problem(evidence: Evidence) -> str | None:
     text = evidence.stderr + "\n" + evidence.stdout
-    return next((reason for reason, pattern in _PROBLEMS if pattern.search(text)), "ray_missing" if evidence.exit_code == 127 else None)
+    return next(
+        (reason for reason, pattern in _PROBLEMS if pattern.search(text)),
+        "ray_missing" if evidence.exit_code == 127 else None,
+    )
 
 
 def describe(evidence: Evidence) -> dict[str, Any]:
     """The names of the cases; `alive` is active and idle together."""
     found = status(evidence.stdout) or RayStatus(problem=problem(evidence))
-    return {"active": found.active, "idle": found.idle, "alive": found.alive, "pending": found.pending, "failures": found.failures,
-            "gpu_used": found.gpu_used, "gpu_total": found.gpu_total, "gpu_in_pg": found.gpu_in_pg, "demands": list(found.demands),
-            "nodes": list(found.nodes), "resources": {name: list(pair) for name, pair in found.resources.items()},
-            "problem": found.problem}
+    return {
+        "active": found.active,
+        "idle": found.idle,
+        "alive": found.alive,
+        "pending": found.pending,
+        "failures": found.failures,
+        "gpu_used": found.gpu_used,
+        "gpu_total": found.gpu_total,
+        "gpu_in_pg": found.gpu_in_pg,
+        "demands": list(found.demands),
+        "nodes": list(found.nodes),
+        "resources": {name: list(pair) for name, pair in found.resources.items()},
+        "problem": found.problem,
+    }
 
 
 @fact

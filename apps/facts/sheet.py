@@ -124,5 +124,7 @@ def _built(kind: Any, value: Any) -> Any:
         if not isinstance(value, dict):
             raise TypeError(f"an object was expected, not {type(value).__name__}")
         hints = _hints(typing.cast(type, kind))
-        return typing.cast(Any, kind)(**{name: _built(hints[name], item) for name, item in value.items() if name in hints})
+        return typing.cast(Any, kind)(
+            **{name: _built(hints[name], item) for name, item in value.items() if name in hints}
+        )
     return float(value) if kind is float and isinstance(value, int) else value

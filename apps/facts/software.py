@@ -9,13 +9,36 @@ from apps.facts.fact import Fact, fact
 from apps.facts.sheet import Evidence
 from apps.facts.values import Image, Software
 
-_NAMES = {"vllm": "vllm", "sglang": "sglang", "transformers": "transformers", "torch": "torch", "ray": "ray", "nvidia-nccl-cu12": "nccl",
-          "nvidia-nccl-cu13": "nccl", "nvidia-nccl": "nccl", "flashinfer-python": "flashinfer", "flashinfer": "flashinfer",
-          "llama-cpp-python": "llama-cpp-python", "triton": "triton", "huggingface-hub": "huggingface-hub", "python": "python",
-          "litellm": "litellm", "tensorrt-llm": "tensorrt-llm", "xgrammar": "xgrammar", "sgl-kernel": "sgl-kernel", "nccl": "nccl"}
+_NAMES = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "transformers": "transformers",
+    "torch": "torch",
+    "ray": "ray",
+    "nvidia-nccl-cu12": "nccl",
+    "nvidia-nccl-cu13": "nccl",
+    "nvidia-nccl": "nccl",
+    "flashinfer-python": "flashinfer",
+    "flashinfer": "flashinfer",
+    "llama-cpp-python": "llama-cpp-python",
+    "triton": "triton",
+    "huggingface-hub": "huggingface-hub",
+    "python": "python",
+    "litellm": "litellm",
+    "tensorrt-llm": "tensorrt-llm",
+    "xgrammar": "xgrammar",
+    "sgl-kernel": "sgl-kernel",
+    "nccl": "nccl",
+}
 _VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})==(\S{1,100})$")
-_IMAGE_VARIABLES = {"VLLM_VERSION": "vllm", "PYTORCH_VERSION": "torch", "SGLANG_VERSION": "sglang", "NCCL_VERSION": "nccl", "CUDA_VERSION": "cuda",
-                    "NVIDIA_PYTORCH_VERSION": "nvidia-pytorch"}
+_IMAGE_VARIABLES = {
+    "VLLM_VERSION": "vllm",
+    "PYTORCH_VERSION": "torch",
+    "SGLANG_VERSION": "sglang",
+    "NCCL_VERSION": "nccl",
+    "CUDA_VERSION": "cuda",
+    "NVIDIA_PYTORCH_VERSION": "nvidia-pytorch",
+}
 
 # Lines of `NAME==VERSION` as pip freeze prints them, and `env NAME=VALUE`.
 _ASK = """
@@ -54,8 +77,16 @@ def found_in(text: str) -> tuple[Software, ...]:
         elif line.startswith("env "):
             name, _, value = line[4:].partition("=")
             environment.setdefault(where, {})[name] = value.strip()
-    return tuple(Software(where=where, versions=found, cuda_arch_list=environment.get(where, {}).get("TORCH_CUDA_ARCH_LIST"),
-                          image_id=images.get(where) or None) for where, found in versions.items() if found)
+    return tuple(
+        Software(
+            where=where,
+            versions=found,
+            cuda_arch_list=environment.get(where, {}).get("TORCH_CUDA_ARCH_LIST"),
+            image_id=images.get(where) or None,
+        )
+        for where, found in versions.items()
+        if found
+    )
 
 
 def _normal(name: str) -> str:
@@ -76,7 +107,11 @@ def in_images(images: Iterable[Image]) -> tuple[Software, ...]:
                     versions.setdefault(engine, label.removeprefix("v"))
         arch = image.env.get("TORCH_CUDA_ARCH_LIST")
         if versions or arch:
-            found.append(Software(where=f"image:{image.ref or image.id}", versions=versions, cuda_arch_list=arch, image_id=image.id))
+            found.append(
+                Software(
+                    where=f"image:{image.ref or image.id}", versions=versions, cuda_arch_list=arch, image_id=image.id
+                )
+            )
     return tuple(found)
 
 
@@ -87,8 +122,11 @@ class SoftwareFact(Fact):
     name = "software"
     reads = "docker exec CONTAINER python3 -c …, *.dist-info of virtual environments, as `@in WHERE` and `NAME==VERSION` lines"
     timeout_s = 25
-    script = r"""
-ask='""" + _ASK.replace("'", "'\\''") + r"""'
+    script = (
+        r"""
+ask='"""
+        + _ASK.replace("'", "'\\''")
+        + r"""'
 limit=; timeout 5 true 2>/dev/null && limit='timeout 12'
 ids=$(docker ps -q --no-trunc 2>/dev/null | head -n 24)
 work=$(mktemp -d 2>/dev/null) || work=
@@ -117,6 +155,7 @@ for info in "$HOME"/.local/lib/python3*/site-packages/*.dist-info; do
 done
 :
 """
+    )
 
     @classmethod
     def parse(cls, evidence: Evidence) -> tuple[Software, ...] | None:

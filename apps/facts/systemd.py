@@ -12,10 +12,13 @@ from apps.facts.sheet import Evidence
 from apps.facts.values import Unit
 
 _LOADS = {"loaded", "not-found", "error", "masked", "bad-setting", "stub", "merged"}
-_ABSENT = re.compile(r"System has not been booted with systemd|Failed to connect to bus|systemctl['\"]?: (?:command )?not found|systemctl: not found|"
-                     r"Unknown command:? '?systemctl")
-_INTERESTING = re.compile(r"docker|podman|vllm|sglang|\bray\b|llama|python|uvicorn|compose|litellm|trtllm|ollama|\.sh\b", re.IGNORECASE)
-_ARGV = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
+_ABSENT = re.compile(
+    r"System has not been booted with systemd|Failed to connect to bus|systemctl['\"]?: (?:command )?not found|systemctl: not found|"
+    r"Unknown command:? '?systemctl"
+)
+_INTERESTING = re.compile(
+    r"docker|podman|vllm|sglang|\bray\b|llama|python|uvicorn|compose|litellm|trtllm|ollama|\.sh\b", re.IGNORECASE
+)
 _SECRET = re.compile(r"(--api-key[= ]|HF_TOKEN=|API_KEY=)\S+")
 
 
@@ -23,7 +26,7 @@ def problem(evidence: Evidence) -> tuple[str, str] | None:
     """("no_systemd", line) where PID 1 is something else or systemctl isn't there: that breaks nothing, there are no units."""
     found = _ABSENT.search(evidence.stderr) or _ABSENT.search(evidence.stdout[:4096])
     if found:
-        return "no_systemd", found.string[found.start():].splitlines()[0][:300]
+        return "no_systemd", found.string[found.start() :].splitlines()[0][:300]
     return ("no_systemd", evidence.stderr.strip()[:300]) if evidence.exit_code == 127 else None
 
 
@@ -37,20 +40,35 @@ def from_list_units(text: str) -> tuple[Unit, ...]:
         cells = line.strip().split(None, 4)
         if len(cells) < 4 or cells[1] not in _LOADS or "." not in cells[0]:
             continue
-        found.append(Unit(name=cells[0], load=cells[1], active=cells[2], sub=cells[3], description=cells[4].strip() if len(cells) > 4 else None))
+        found.append(
+            Unit(
+                name=cells[0],
+                load=cells[1],
+                active=cells[2],
+                sub=cells[3],
+                description=cells[4].strip() if len(cells) > 4 else None,
+            )
+        )
     return tuple(found)
 
 
 def from_unit_files(text: str) -> dict[str, str]:
     """`systemctl list-unit-files`: name -> enabled, disabled, static, masked, generated …"""
     rows = (line.split() for line in text.splitlines())
-    return {row[0]: row[1] for row in rows if len(row) >= 2 and "." in row[0] and row[1].rstrip("-rutime").isalpha()
-            and row[0].rsplit(".", 1)[1] in {"service", "socket", "timer", "mount", "target", "path", "slice", "scope"}}
+    return {
+        row[0]: row[1]
+        for row in rows
+        if len(row) >= 2
+        and "." in row[0]
+        and row[1].rstrip("-rutime").isalpha()
+        and row[0].rsplit(".", 1)[1] in {"service", "socket", "timer", "mount", "target", "path", "slice", "scope"}
+    }
 
 
 def from_show(text: str) -> tuple[tuple[Unit, ...], dict[str, str]]:
     """`systemctl show` blocks and the `@file UNIT<TAB>PATH` parts: (units, text of the files that each unit runs)."""
-    units, files = [], {}
+    units: list[Unit] = []
+    files: dict[str, str] = {}
     block: dict[str, str] = {}
     current: str | None = None
     for line in [*text.splitlines(), ""]:
@@ -77,22 +95,41 @@ def from_show(text: str) -> tuple[tuple[Unit, ...], dict[str, str]]:
 def _shown(block: dict[str, str]) -> Unit:
     fragment = block.get("FragmentPath") or None
     starts = "\n".join(block.get(name, "") for name in ("ExecStartPre", "ExecStart", "ExecStartPost"))
-    argv = [each.strip() for each in _ARGV.findall(starts)]
-    main = _ARGV.search(block.get("ExecStart", ""))
+    argv, main = _arguments(starts), _arguments(block.get("ExecStart", ""))
     pid, restarts = block.get("MainPID", ""), block.get("NRestarts", "")
     return Unit(
-        name=block["Id"], description=block.get("Description") or None, load=block.get("LoadState") or None,
-        active=block.get("ActiveState") or None, sub=block.get("SubState") or None, enabled=block.get("UnitFileState") or None,
-        containers=started_containers(argv), exec_start=_SECRET.sub(r"\1***", main.group(1).strip())[:4000] if main else None,
-        pid=int(pid[:12]) if pid.isdigit() and int(pid[:12]) > 0 else None, fragment=fragment,
-        restarts=int(restarts[:12]) if restarts.isdigit() else None, result=block.get("Result") or None,
+        name=block["Id"],
+        description=block.get("Description") or None,
+        load=block.get("LoadState") or None,
+        active=block.get("ActiveState") or None,
+        sub=block.get("SubState") or None,
+        enabled=block.get("UnitFileState") or None,
+        containers=started_containers(argv),
+        exec_start=_SECRET.sub(r"\1***", main[0])[:4000] if main else None,
+        pid=int(pid[:12]) if pid.isdecimal() and int(pid[:12]) > 0 else None,
+        fragment=fragment,
+        restarts=int(restarts[:12]) if restarts.isdecimal() else None,
+        result=block.get("Result") or None,
         vendor=None if fragment is None else not fragment.startswith(("/etc/", "/run/", "/home/", "/root/")),
     )
 
 
+def _arguments(starts: str) -> list[str]:
+    """The command lines of `{ path=… ; argv[]=docker start x ; ignore_errors=no ; … }`."""
+    pieces = [piece.partition(" ; ignore_errors=") for piece in starts.split("argv[]=")[1:]]
+    return [words.strip() for words, end, _ in pieces if end]
+
+
 _CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
-_COMPOSE_NAME = re.compile(r"^\s*container_name:\s*[\"']?([A-Za-z0-9][A-Za-z0-9_.-]*)[\"']?\s*(?:#.*)?$", re.MULTILINE)
-_VARIABLE = re.compile(r"^\s*(?:export\s+|readonly\s+|local\s+)?([A-Za-z_][A-Za-z0-9_]*)=(?:\"([^\"\n$`]*)\"|'([^'\n]*)'|([^\s;&|\"'$`]*))\s*(?:#.*)?$", re.MULTILINE)
+_TOOLS = re.compile(r"docker|podman|nerdctl")
+_COMPOSE_NAME = re.compile(
+    r"^[ \t]*container_name:[ \t]*[\"']?([A-Za-z0-9][A-Za-z0-9_.-]*)[\"']?[ \t]*(?:#.*)?$", re.MULTILINE
+)
+_VARIABLE = re.compile(
+    r"^[ \t]*(?:(?:export|readonly|local)[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)="
+    r"(?:\"([^\"\n$`]*)\"|'([^'\n]*)'|([^\s;&|\"'$`]*))[ \t]*(?:#.*)?$",
+    re.MULTILINE,
+)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}$]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)")
 # Options of `docker start` and `docker restart` that take a value.
 _TAKES_VALUE = {"-t", "--time", "--timeout", "-s", "--signal", "--checkpoint", "--checkpoint-dir", "--detach-keys"}
@@ -108,7 +145,7 @@ def started_containers(commands: list[str], script: str = "") -> tuple[str, ...]
     variables = {name: next((value for value in values if value), "") for name, *values in _VARIABLE.findall(script)}
     text = "\n".join([*commands, script.replace("\\\n", " ")])
     for line in text.splitlines():
-        if len(line) > 16384 or line.lstrip().startswith("#"):
+        if len(line) > 16384 or not _TOOLS.search(line) or line.lstrip().startswith("#"):
             continue
         for piece in re.split(r"&&|\|\||[;|]", line):
             for name in _names(_REFERENCE.sub(lambda found: _value(found, variables), piece)):
@@ -130,17 +167,22 @@ def _names(command: str) -> list[str]:
         words = shlex.split(command, comments=True)
     except ValueError:
         words = command.split()
-    at = next((index for index, word in enumerate(words) if word.rsplit("/", 1)[-1] in {"docker", "podman", "nerdctl"}), None)
+    at = next(
+        (index for index, word in enumerate(words) if word.rsplit("/", 1)[-1] in {"docker", "podman", "nerdctl"}), None
+    )
     if at is None:
         inner = [word for word in words if "docker " in word and " " in word]  # bash -c "docker start x"
         return [name for word in inner if word != command for name in _names(word)]
-    rest = words[at + 1:]
+    rest = words[at + 1 :]
     if rest[:1] == ["container"]:
         rest = rest[1:]
     verb = next((index for index, word in enumerate(rest) if word in {"run", "create", "start", "restart"}), None)
-    if verb is None or any(word in {"exec", "compose", "rm", "stop", "logs", "inspect", "ps", "image", "network", "pull"} for word in rest[:verb]):
+    if verb is None or any(
+        word in {"exec", "compose", "rm", "stop", "logs", "inspect", "ps", "image", "network", "pull"}
+        for word in rest[:verb]
+    ):
         return []
-    tail = rest[verb + 1:]
+    tail = rest[verb + 1 :]
     if rest[verb] in {"run", "create"}:
         named = [tail[index + 1] for index, word in enumerate(tail[:-1]) if word == "--name"]
         return named[:1] or [word[7:] for word in tail if word.startswith("--name=")][:1]
@@ -155,20 +197,35 @@ def _names(command: str) -> list[str]:
     return names
 
 
-def joined(listed: tuple[Unit, ...], files: dict[str, str], shown: tuple[Unit, ...], scripts: dict[str, str]) -> tuple[Unit, ...]:
+def joined(
+    listed: tuple[Unit, ...], files: dict[str, str], shown: tuple[Unit, ...], scripts: dict[str, str]
+) -> tuple[Unit, ...]:
     """One list: every unit that is loaded or installed, with details where `systemctl show` gave them."""
     details = {unit.name: unit for unit in shown}
-    order = list(dict.fromkeys([*(unit.name for unit in listed), *(name for name in files if "@." not in name), *details]))
+    order = list(
+        dict.fromkeys([*(unit.name for unit in listed), *(name for name in files if "@." not in name), *details])
+    )
     by_name = {unit.name: unit for unit in listed}
     found = []
     for name in order:
         unit, detail = by_name.get(name), details.get(name)
         if detail is not None:
-            unit = replace(detail, load=(unit or detail).load, active=(unit or detail).active, sub=(unit or detail).sub,
-                           description=(unit.description if unit else None) or detail.description)
+            unit = replace(
+                detail,
+                load=(unit or detail).load,
+                active=(unit or detail).active,
+                sub=(unit or detail).sub,
+                description=(unit.description if unit else None) or detail.description,
+            )
         unit = unit or Unit(name=name)
         more = started_containers([], scripts[name]) if name in scripts else ()
-        found.append(replace(unit, enabled=unit.enabled or files.get(name), containers=tuple(dict.fromkeys([*unit.containers, *more]))))
+        found.append(
+            replace(
+                unit,
+                enabled=unit.enabled or files.get(name),
+                containers=tuple(dict.fromkeys([*unit.containers, *more])),
+            )
+        )
     return tuple(found)
 
 
@@ -189,9 +246,22 @@ def describe(evidence: Evidence) -> dict[str, Any]:
         "failed": [unit.name for unit in units if unit.active == "failed"],
         "restarting": [unit.name for unit in units if unit.sub == "auto-restart" or unit.sub == "auto-restart-queued"],
         "not_found": [unit.name for unit in units if unit.load == "not-found"],
-        "units": [{"name": unit.name, "load": unit.load, "active": unit.active, "sub": unit.sub, "description": unit.description,
-                   "enabled": unit.enabled, "containers": list(unit.containers), "exec_start": unit.exec_start} for unit in units],
-        "systemd": wrong is None, "problem": wrong[0] if wrong else None, "evidence": wrong[1] if wrong else None,
+        "units": [
+            {
+                "name": unit.name,
+                "load": unit.load,
+                "active": unit.active,
+                "sub": unit.sub,
+                "description": unit.description,
+                "enabled": unit.enabled,
+                "containers": list(unit.containers),
+                "exec_start": unit.exec_start,
+            }
+            for unit in units
+        ],
+        "systemd": wrong is None,
+        "problem": wrong[0] if wrong else None,
+        "evidence": wrong[1] if wrong else None,
     }
 
 

@@ -56,9 +56,18 @@ class Memory:
         parts = (self.total_bytes, self.free_bytes, self.cached_bytes, self.anonymous_bytes)
         if any(part is None for part in parts):
             return None
-        known = sum(part or 0 for part in (
-            self.free_bytes, self.buffers_bytes, self.cached_bytes, self.anonymous_bytes, self.slab_bytes,
-            self.page_tables_bytes, self.huge_pages_bytes))
+        known = sum(
+            part or 0
+            for part in (
+                self.free_bytes,
+                self.buffers_bytes,
+                self.cached_bytes,
+                self.anonymous_bytes,
+                self.slab_bytes,
+                self.page_tables_bytes,
+                self.huge_pages_bytes,
+            )
+        )
         return max(0, (self.total_bytes or 0) - known)
 
 
