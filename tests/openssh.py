@@ -17,7 +17,7 @@ import pytest
 from apps.remote.transport import Endpoint
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin:/bin")
-KINDS = ("ed25519", "ecdsa", "rsa")
+KINDS = ("ed25519", "ecdsa")  # RSA keys take long to make: ask for them where they matter
 
 
 def free_port() -> int:
@@ -49,10 +49,19 @@ class Sshd:
         lines = [path.read_text().split() for path in sorted(self.folder.glob("host_*.pub"))]
         return tuple((words[0], words[1]) for words in lines)
 
-    def endpoint(self, *, via: Endpoint | None = None, kinds: tuple[str, ...] | None = None, **changes: object) -> Endpoint:
+    def endpoint(
+        self, *, via: Endpoint | None = None, kinds: tuple[str, ...] | None = None, **changes: object
+    ) -> Endpoint:
         keys = tuple(key for key in self.host_keys if kinds is None or any(kind in key[0] for kind in kinds))
-        base: dict[str, object] = dict(name=self.name, address="127.0.0.1", port=self.port, user=_me(),
-                                       private_key=self.private_key, host_keys=keys, via=via)
+        base: dict[str, object] = dict(
+            name=self.name,
+            address="127.0.0.1",
+            port=self.port,
+            user=_me(),
+            private_key=self.private_key,
+            host_keys=keys,
+            via=via,
+        )
         return Endpoint(**{**base, **changes})  # type: ignore[arg-type]
 
     def children(self) -> list[int]:
@@ -88,8 +97,11 @@ class OpenSsh:
         self.running: list[Sshd] = []
         self.private_key = make_key(folder / "user")
 
-    def start(self, name: str, *, kinds: tuple[str, ...] = KINDS, port: int | None = None, extra: str = "", **settings: str) -> Sshd:
-        """A server with host keys of these kinds. `settings` are sshd_config lines; `extra` is appended (Match blocks)."""
+    def start(
+        self, name: str, *, kinds: tuple[str, ...] = KINDS, port: int | None = None, extra: str = "", **settings: str
+    ) -> Sshd:
+        """A server with host keys of these kinds. `settings` are sshd_config lines; `extra` is appended (Match
+        blocks)."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         home = folder / "home"
@@ -98,7 +110,7 @@ class OpenSsh:
             if not (folder / f"host_{kind}").exists():
                 make_key(folder / f"host_{kind}", kind)
         (folder / "authorized_keys").write_text((self.folder / "user.pub").read_text())
-        for attempt in range(5):
+        for _ in range(5):
             process = self._launch(folder, home, kinds, port or free_port(), extra, settings)
             if process is not None:
                 server = Sshd(name, process[1], process[0], folder, self.private_key, home)
@@ -107,20 +119,37 @@ class OpenSsh:
         raise RuntimeError((folder / "log").read_text())
 
     def _launch(
-        self, folder: Path, home: Path, kinds: tuple[str, ...], port: int, extra: str, settings: dict[str, str],
+        self,
+        folder: Path,
+        home: Path,
+        kinds: tuple[str, ...],
+        port: int,
+        extra: str,
+        settings: dict[str, str],
     ) -> tuple[subprocess.Popen[bytes], int] | None:
         rules = {
-            "ListenAddress": "127.0.0.1", "Port": str(port), "PidFile": "none", "UsePAM": "no", "StrictModes": "no",
-            "PermitRootLogin": "yes", "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
-            "AuthorizedKeysFile": str(folder / "authorized_keys"), "LogLevel": "ERROR", "UseDNS": "no",
-            "SetEnv": f"HOME={home}", "Subsystem": "sftp internal-sftp", **settings,
+            "ListenAddress": "127.0.0.1",
+            "Port": str(port),
+            "PidFile": "none",
+            "UsePAM": "no",
+            "StrictModes": "no",
+            "PermitRootLogin": "yes",
+            "PasswordAuthentication": "no",
+            "KbdInteractiveAuthentication": "no",
+            "AuthorizedKeysFile": str(folder / "authorized_keys"),
+            "LogLevel": "ERROR",
+            "UseDNS": "no",
+            "SetEnv": f"HOME={home}",
+            "Subsystem": "sftp internal-sftp",
+            **settings,
         }
         lines = [f"{key} {value}" for key, value in rules.items()]
         lines += [f"HostKey {folder / f'host_{kind}'}" for kind in kinds]
         (folder / "sshd_config").write_text("\n".join([*lines, extra, ""]))
         log = (folder / "log").open("ab")
-        process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")], stdin=subprocess.DEVNULL,
-                                   stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and process.poll() is None:
             with socket.socket() as sock:

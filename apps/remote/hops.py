@@ -1,4 +1,5 @@
-"""How one gets to a door: names, TCP, and direct-tcpip through the node before, each with its own time limit and reason.
+"""How one gets to a door: names, TCP, and direct-tcpip through the node before, each with its own time limit and
+reason.
 
 Endpoints are chained by `via` to any depth. Whoever opens a chain owns all of it and closes the inner connection first,
 because closing a jump host's connection kills what runs through it.
@@ -21,16 +22,29 @@ if TYPE_CHECKING:
 
 PROHIBITED = 1  # SSH_OPEN_ADMINISTRATIVELY_PROHIBITED, RFC 4254 section 5.1
 
-_NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM}
+_NO_ROUTE = {
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EHOSTDOWN,
+    errno.ENETDOWN,
+    errno.EADDRNOTAVAIL,
+    errno.EACCES,
+    errno.EPERM,
+}
 
 # What sshd's say (strerror and gai_strerror texts, in lower case) when the target of a forwarding can't be reached.
 _WORDS = (
-    ("no route to host", "no_route"), ("network is unreachable", "no_route"), ("host is down", "no_route"),
+    ("no route to host", "no_route"),
+    ("network is unreachable", "no_route"),
+    ("host is down", "no_route"),
     ("host is unreachable", "no_route"),
     ("connection refused", "ssh_refused"),
     ("timed out", "ssh_timeout"),
-    ("name or service not known", "dns"), ("name resolution", "dns"), ("no address associated", "dns"),
-    ("unknown host", "dns"), ("nodename nor servname", "dns"),
+    ("name or service not known", "dns"),
+    ("name resolution", "dns"),
+    ("no address associated", "dns"),
+    ("unknown host", "dns"),
+    ("nodename nor servname", "dns"),
 )
 
 
@@ -88,14 +102,16 @@ def dial(endpoint: Endpoint, addresses: list[tuple[Any, ...]], *, limits: Limits
             continue
         _watch_over(sock)
         return sock
-    error = first or OSError("no address")
-    raise CannotReach(_tcp_reason(error), hop=endpoint.name, evidence=f"{endpoint.address} port {endpoint.port}: {error}")
+    failure = first or OSError("no address")
+    evidence = f"{endpoint.address} port {endpoint.port}: {failure}"
+    raise CannotReach(_tcp_reason(failure), hop=endpoint.name, evidence=evidence)
 
 
 def through(parent: ParamikoTransport, endpoint: Endpoint, *, limits: Limits) -> Any:
     """A direct-tcpip channel to the endpoint as the parent sees it.
 
-    Raises CannotReach: jump_refused or jump_unreachable at the parent's door, no_route, ssh_refused, ssh_timeout or dns at
+    Raises CannotReach: jump_refused or jump_unreachable at the parent's door, no_route, ssh_refused, ssh_timeout or
+    dns at
     the endpoint's when the parent names the cause.
     """
     where = f"{endpoint.address} port {endpoint.port} through {parent.name}"
@@ -121,7 +137,8 @@ def refusal_reason(refusal: ChannelRefused) -> str:
 
 
 def jump_failure(error: RemoteError) -> RemoteError:
-    """What a failure at a jump host means for the node behind it. Wrong keys stay what they are: they are never retried."""
+    """What a failure at a jump host means for the node behind it. Wrong keys stay what they are: they are never
+    retried."""
     if error.reason in ("ssh_auth", "host_key_unknown", "host_key_changed", "jump_unreachable", "jump_refused"):
         return error
     return CannotReach("jump_unreachable", hop=error.hop, evidence=f"{error.reason}: {error.evidence}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
 from apps.remote import hops
 from apps.remote.ssh import ParamikoTransport, connect, fingerprint, handshake
@@ -18,10 +18,13 @@ _KINDS: tuple[tuple[str, ...], ...] = ((ED25519,), ECDSA, RSA_SIGNATURES)
 
 
 def scan(endpoints: Endpoint | Sequence[Endpoint], *, limits: Limits | None = None) -> list[HostKeyFound]:
-    """The host keys that the last endpoint shows: ed25519, ECDSA and RSA, a handshake each, nobody is authenticated there.
+    """The host keys that the last endpoint shows: ed25519, ECDSA and RSA, a handshake each, nobody is authenticated
+    there.
 
-    Its `private_key` may be empty. The way there is its `via`, or the endpoints before it in the sequence (outermost first),
-    all of which must have their keys pinned. Raises RemoteError when no key at all could be had, ValueError for an empty
+    Its `private_key` may be empty. The way there is its `via`, or the endpoints before it in the sequence (outermost
+    first),
+    all of which must have their keys pinned. Raises RemoteError when no key at all could be had, ValueError for an
+    empty
     sequence.
     """
     limits = limits or Limits()
@@ -32,7 +35,7 @@ def scan(endpoints: Endpoint | Sequence[Endpoint], *, limits: Limits | None = No
         for algorithms in _KINDS:
             try:
                 wire = handshake(last, parent, limits=limits, algorithms=algorithms, step=lambda name: None)
-            except paramiko.IncompatiblePeer:
+            except IncompatiblePeer:
                 continue
             key = wire.get_remote_server_key()
             wire.close()
@@ -46,7 +49,8 @@ def scan(endpoints: Endpoint | Sequence[Endpoint], *, limits: Limits | None = No
 
 @dataclass(frozen=True)
 class Checked:
-    """One step of the test of a door: jump, dns, tcp, host_key, auth, shell. `reason` and `evidence` when it is not ok."""
+    """One step of the test of a door: jump, dns, tcp, host_key, auth, shell. `reason` and `evidence` when it is not
+    ok."""
 
     step: str
     ok: bool
@@ -55,7 +59,8 @@ class Checked:
 
 
 def check(endpoint: Endpoint, *, limits: Limits | None = None) -> list[Checked]:
-    """Go through the door step by step; the list ends with the first step that failed. Raises nothing of RemoteError."""
+    """Go through the door step by step; the list ends with the first step that failed. Raises nothing of
+    RemoteError."""
     steps: list[str] = []
     try:
         with connect(endpoint, limits=limits, step=steps.append) as transport:
@@ -63,7 +68,10 @@ def check(endpoint: Endpoint, *, limits: Limits | None = None) -> list[Checked]:
             result = transport.run("echo here", timeout_s=20.0)
             if result.exit_code != 0 or result.stdout.strip() != b"here":
                 said = (result.stdout + result.stderr)[:500].decode(errors="replace")
-                return [*_fine(steps[:-1]), Checked("shell", False, "ssh_auth", f"exit code {result.exit_code}: {said}")]
+                return [
+                    *_fine(steps[:-1]),
+                    Checked("shell", False, "ssh_auth", f"exit code {result.exit_code}: {said}"),
+                ]
     except RemoteError as error:
         return [*_fine(steps[:-1]), Checked(steps[-1], False, error.reason, f"{error.hop}: {error.evidence}")]
     return _fine(steps)

@@ -1,16 +1,19 @@
 """Detached jobs on a node: started exactly once by their id, followed by byte offset, ended as a whole tree.
 
-A job is a folder `~/.local/state/sparkweb/jobs/<id>/` on the node. Needed there: a POSIX shell, coreutils, grep and /proc;
+A job is a folder `~/.local/state/sparkweb/jobs/<id>/` on the node. Needed there: a POSIX shell, coreutils, grep and
+/proc;
 `setsid` (else perl or python3) lets the job outlive its login.
 
 | file       | what it is                                                                                          |
 | ---------- | --------------------------------------------------------------------------------------------------- |
 | the folder | the idempotency key: whoever finds it only completes or looks                                        |
-| `pid`      | "pid starttime boot_id" of the wrapper; made by a hard link, which only one candidate can win: it is both the claim and the record, so no instant exists at which a job is claimed by nobody |
+| `pid`      | "pid starttime boot_id" of the wrapper; made by a hard link, which only one candidate can win: it is
+both the claim and the record, so no instant exists at which a job is claimed by nobody |
 | `child`    | "pid starttime" of the job's own process, leader of its own session                                  |
 | `script`   | what runs                                                                                           |
 | `env.*`    | its environment, 0600, removed as soon as it was read                                                |
-| `log`      | both outputs merged, raw, at most LARGEST_LOG bytes; `log.capped` or `log.lost` says that more was written |
+| `log`      | both outputs merged, raw, at most LARGEST_LOG bytes; `log.capped` or `log.lost` says that more was
+written |
 | `hb`       | touched every 5 s                                                                                   |
 | `rc`       | "exit code, size of the log", by rename, padded beforehand so that a full disk can't prevent it      |
 | `cancel`   | somebody asked for the end; a start that comes later doesn't happen any more                         |
@@ -47,18 +50,30 @@ class NodeJobs:
         self._transport, self._boot_id_path, self._timeout_s = transport, boot_id_path, timeout_s
 
     def start(
-        self, job_id: str, script: str, *, environment: Mapping[str, str] | None = None, max_seconds: int | None = None,
+        self,
+        job_id: str,
+        script: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        max_seconds: int | None = None,
     ) -> JobLook:
         """Start the script as a detached job, or only look when this id was started before.
 
         `environment` (may hold secrets) travels on standard input into a 0600 file. After `max_seconds` the job's tree is
-        ended on the node itself and the exit code is 124. Raises ValueError for a bad id or variable name, JobNotStarted, RemoteError.
+        ended on the node itself and the exit code is 124. Raises ValueError for a bad id or variable name,
+        JobNotStarted, RemoteError.
         """
         _check_id(job_id)
         nonce = token_hex(8)
         text = _header(job_id, self._boot_id_path, nonce) + _START.format(
-            nonce=nonce, wrapper=_WRAPPER.rstrip("\n"), script=_sound("script", script), exports=_exports(environment or {}),
-            max_seconds=int(max_seconds or 0), cap=LARGEST_LOG, tries=START_WITHIN_S * 10)
+            nonce=nonce,
+            wrapper=_WRAPPER.rstrip("\n"),
+            script=_sound("script", script),
+            exports=_exports(environment or {}),
+            max_seconds=int(max_seconds or 0),
+            cap=LARGEST_LOG,
+            tries=START_WITHIN_S * 10,
+        )
         result = self._run(text + _LOOK + f"look {job_id} 0 0\n", START_WITHIN_S + self._timeout_s)
         if result.exit_code != 0:
             raise self._not_started(job_id, result)
@@ -68,7 +83,8 @@ class NodeJobs:
         """Many jobs in one round trip, each with at most `limit` bytes from its offset.
 
         `exited` and `lost` are only told together with the last byte: while `data` does not reach `size`, the job still
-        counts as running, so a caller who reads on until another state has everything. With limit 0 the bare state is told.
+        counts as running, so a caller who reads on until another state has everything. With limit 0 the bare state
+        is told.
         A log that is smaller than the offset gives no data and the note `log_shrunk`; it never makes anybody wait.
         """
         if not asked:
@@ -87,7 +103,8 @@ class NodeJobs:
         """End the job's whole tree: TERM, after `grace_s` seconds KILL, and look again by start time. Idempotent.
 
         Found are the job's session, all descendants, and every process that carries SPARKWEB_JOB=<id>, so a child that
-        made itself a session of its own is ended too. A job that was never started never will be: it reads as exited, 143.
+        made itself a session of its own is ended too. A job that was never started never will be: it reads as
+        exited, 143.
         Raises JobNotStarted(reason `cleanup_incomplete`) naming the processes that survived.
         """
         _check_id(job_id)
@@ -143,8 +160,10 @@ def _exports(environment: Mapping[str, str]) -> str:
 
 
 def _header(job_id: str, boot_id_path: str, nonce: str) -> str:
-    return (f"mask=$(umask)\numask 077\nid={job_id}\nnonce={nonce}\nbase=$HOME/.local/state/sparkweb/jobs\n"
-            f"dir=$base/$id\nboot_id_path={shlex.quote(boot_id_path)}\n" + _COMMON)
+    return (
+        f"mask=$(umask)\numask 077\nid={job_id}\nnonce={nonce}\nbase=$HOME/.local/state/sparkweb/jobs\n"
+        f"dir=$base/$id\nboot_id_path={shlex.quote(boot_id_path)}\n" + _COMMON
+    )
 
 
 def _parsed(output: bytes, nonce: str, asked: Sequence[tuple[str, int]]) -> list[JobLook]:
@@ -157,7 +176,7 @@ def _parsed(output: bytes, nonce: str, asked: Sequence[tuple[str, int]]) -> list
         stop = output.find(end, line)
         if min(start, line, stop) < 0:
             raise ConnectionLost("ssh_timeout", hop=job_id, evidence="the answer about jobs ended in the middle")
-        looks.append(_one(output[start:line].decode(), output[line + 1:stop]))
+        looks.append(_one(output[start:line].decode(), output[line + 1 : stop]))
         at = stop + len(end)
     return looks
 
@@ -165,9 +184,16 @@ def _parsed(output: bytes, nonce: str, asked: Sequence[tuple[str, int]]) -> list
 def _one(header: str, data: bytes) -> JobLook:
     _, job_id, state, size, code, pid, boot_id, reason, note = header.split(" ")
     return JobLook(
-        id=job_id, state=state, data=data, size=int(size), exit_code=int(code) if code != "-" else None,
-        reason=None if reason == "-" else reason, pid=int(pid) if pid != "-" else None,
-        boot_id=None if boot_id == "-" else boot_id, note=None if note == "-" else note)
+        id=job_id,
+        state=state,
+        data=data,
+        size=int(size),
+        exit_code=int(code) if code != "-" else None,
+        reason=None if reason == "-" else reason,
+        pid=int(pid) if pid != "-" else None,
+        boot_id=None if boot_id == "-" else boot_id,
+        note=None if note == "-" else note,
+    )
 
 
 def _drained(look: JobLook, offset: int) -> JobLook:
@@ -176,7 +202,8 @@ def _drained(look: JobLook, offset: int) -> JobLook:
     return look
 
 
-# Fields of /proc/PID/stat after the last ")": state is 1, ppid 2, pgrp 3, session 4, starttime 20 (field 22 of proc(5)).
+# Fields of /proc/PID/stat after the last ")": state is 1, ppid 2, pgrp 3, session 4, starttime 20 (field 22 of
+# proc(5)).
 # `read` and parameter expansion only: no process is started per process seen.
 _COMMON = r"""
 stat_of() {  # PID -> state ppid session start; fails when there is no such process
@@ -210,19 +237,24 @@ if [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ]; then
 {nonce}
   if command -v setsid >/dev/null 2>&1; then set -- setsid
   elif command -v perl >/dev/null 2>&1; then set -- perl -e 'use POSIX; POSIX::setsid(); exec @ARGV'
-  elif command -v python3 >/dev/null 2>&1; then set -- python3 -c 'import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])'
+  elif command -v python3 >/dev/null 2>&1; then set -- python3 -c 'import os, sys; os.setsid();
+  os.execvp(sys.argv[1], sys.argv[1:])'
   else set -- nohup; fi
-  "$@" /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" {max_seconds} {cap} "$mask" "$@" </dev/null >/dev/null 2>&1 &
+  "$@" /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" {max_seconds} {cap} "$mask" "$@" </dev/null
+  >/dev/null 2>&1 &
   tries={tries}
   until [ -e "$dir/pid" ]; do
     tries=$((tries - 1))
-    if [ $tries -le 0 ]; then rm -f "$dir/env.$nonce"; echo "the job did not begin in time; hard links may not work in $dir" >&2; exit 74; fi
+    if [ $tries -le 0 ]; then rm -f "$dir/env.$nonce"; echo "the job did not begin in time; hard links may not work
+    in $dir" >&2; exit 74; fi
     sleep 0.1 2>/dev/null || sleep 1
   done
 fi
 """
 
-_WRAPPER = _COMMON + r"""
+_WRAPPER = (
+    _COMMON
+    + r"""
 # The keeper of one job: claims it, runs it in a session of its own, keeps log, heartbeat and exit code.
 umask 077
 dir=$1 nonce=$2 boot_id_path=$3 max_seconds=$4 cap=$5 mask=$6
@@ -322,6 +354,7 @@ kill $beat 2>/dev/null
 rm -f out
 finish $code
 """
+)
 
 # end_tree TENTHS: TERM the tree of $id, KILL what is left after TENTHS/10 seconds; `tree` then holds who survived.
 # Members are kept as "pid:start" over all rounds: a process whose parent died can't be found by its parent any more.
@@ -416,7 +449,8 @@ fi
 rm -f "$dir"/env.*
 """
 
-# exited wins over everything; "gone" is believed only after a second look at rc, which the keeper writes before it leaves.
+# exited wins over everything; "gone" is believed only after a second look at rc, which the keeper writes before it
+# leaves.
 _LOOK = r"""
 judge() {  # of $dir -> state size code pid boot reason note
   verdict=missing size=0 code=- keeper=- keeperstart=- boot=- reason=- note=-

@@ -1,6 +1,7 @@
 """Warm connections: one per endpoint and process, a jump host's shared by all nodes behind it.
 
-A pool is never used across a fork: a child that finds its parent's pool lets go of the connections without a word on them
+A pool is never used across a fork: a child that finds its parent's pool lets go of the connections without a word on
+them
 and starts empty. Threads of one process share it freely.
 """
 
@@ -30,7 +31,8 @@ class Pool:
     def get(self, endpoint: Endpoint) -> ParamikoTransport:
         """The warm transport, or a new one when there is none or it died. Raises RemoteError.
 
-        Several callers of one endpoint share one attempt and its failure; different endpoints don't wait for each other.
+        Several callers of one endpoint share one attempt and its failure; different endpoints don't wait for each
+        other.
         A connection that was silent for longer than the limit is asked for a sign of life first.
         """
         self._mind_forks()
@@ -62,8 +64,11 @@ class Pool:
             ready = [(endpoint, future.result()) for endpoint, future in self._warm.items() if _usable(future)]
             parents = {id(transport.parent) for _, transport in ready}
             now = time.monotonic()
-            idle = [(endpoint, transport) for endpoint, transport in ready if id(transport) not in parents
-                    and not transport.busy and now - transport.last_used > self._idle_s]
+            idle = [
+                (endpoint, transport)
+                for endpoint, transport in ready
+                if id(transport) not in parents and not transport.busy and now - transport.last_used > self._idle_s
+            ]
             for endpoint, _ in idle:
                 del self._warm[endpoint]
         for _, transport in idle:
@@ -101,12 +106,16 @@ class Pool:
         return self.get(endpoint)
 
     def _drop_predecessors(self, endpoint: Endpoint) -> None:
-        """A node whose key, pins or way changed is a new endpoint: the old connection goes as soon as nobody uses it."""
+        """A node whose key, pins or way changed is a new endpoint: the old connection goes as soon as nobody uses
+        it."""
         with self._lock:
             old = [(key, future) for key, future in self._warm.items() if key.name == endpoint.name and key != endpoint]
             parents = {id(future.result().parent) for future in self._warm.values() if _usable(future)}
-            unused = [(key, future.result()) for key, future in old if _usable(future)
-                      and not future.result().busy and id(future.result()) not in parents]
+            unused = [
+                (key, future.result())
+                for key, future in old
+                if _usable(future) and not future.result().busy and id(future.result()) not in parents
+            ]
             for key, _ in unused:
                 del self._warm[key]
         for _, transport in unused:
@@ -132,6 +141,3 @@ def _usable(future: Future[ParamikoTransport]) -> bool:
 
 def _dead(future: Future[ParamikoTransport]) -> bool:
     return future.done() and (future.exception() is not None or not future.result().alive)
-
-
-

@@ -1,4 +1,5 @@
-"""A transport that only collects what it is told, for previews and golden files. Every script succeeds and says nothing."""
+"""A transport that only collects what it is told, for previews and golden files. Every script succeeds and says
+nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,13 @@ class Printer:
         return theirs
 
     def http(
-        self, method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, timeout_s: float = 30.0,
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
     ) -> HttpAnswer:
         self.requests.append((method, url, body))
         return HttpAnswer(200, {}, b"")

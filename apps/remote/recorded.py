@@ -73,7 +73,13 @@ class Recorded:
         return theirs
 
     def http(
-        self, method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, timeout_s: float = 30.0,
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
     ) -> HttpAnswer:
         self.asked.append(Asked("http", f"{method} {url}", body))
         reply = _next(self._replies, f"{method} {url}", self.name)

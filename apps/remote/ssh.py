@@ -1,4 +1,5 @@
-"""The real transport: one SSH connection with pinned host keys, many commands and tunnels at once, and a watch on the peer.
+"""The real transport: one SSH connection with pinned host keys, many commands and tunnels at once, and a watch on
+the peer.
 
 Nothing is read from this machine: no known_hosts, no agent, no key files. Nothing is retried here.
 """
@@ -20,6 +21,7 @@ from secrets import token_hex
 from typing import Any, cast
 
 import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
 from apps.remote import hops, tunnel
 from apps.remote.transport import (
@@ -43,25 +45,32 @@ Observer = Callable[[str], None]
 
 
 def connect(
-    endpoint: Endpoint, *, parent: ParamikoTransport | None = None, limits: Limits | None = None, step: Observer | None = None,
+    endpoint: Endpoint,
+    *,
+    parent: ParamikoTransport | None = None,
+    limits: Limits | None = None,
+    step: Observer | None = None,
 ) -> ParamikoTransport:
     """A verified, authenticated connection to the endpoint, through its `via` chain.
 
-    With `parent`, that connection is used for the last jump and stays its owner's; without, the chain is opened here and
-    closed with the result, inner first. `step` is told the name of each step as it begins: dns, tcp or jump, host_key, auth.
-    Raises RemoteError.
+    With `parent`, that connection is used for the last jump and stays its owner's; without, the chain is opened here
+    and closed with the result, inner first. `step` is told the name of each step as it begins: jump or dns, then tcp,
+    host_key, auth. Raises RemoteError, and ValueError for a chain that is too deep.
     """
     limits = limits or Limits()
     step = step or (lambda name: None)
     owned: ParamikoTransport | None = None
     if endpoint.via is not None and parent is None:
+        hops.chain(endpoint)  # refuses a ring
         step("jump")
         try:
             parent = owned = connect(endpoint.via, limits=limits)
         except RemoteError as error:
             raise hops.jump_failure(error) from error
     try:
-        wire = handshake(endpoint, parent, limits=limits, algorithms=prefer([kind for kind, _ in endpoint.host_keys]), step=step)
+        wire = handshake(
+            endpoint, parent, limits=limits, algorithms=prefer([kind for kind, _ in endpoint.host_keys]), step=step
+        )
         try:
             verify(endpoint, wire.get_remote_server_key())
             step("auth")
@@ -77,7 +86,12 @@ def connect(
 
 
 def handshake(
-    endpoint: Endpoint, parent: ParamikoTransport | None, *, limits: Limits, algorithms: Sequence[str], step: Observer,
+    endpoint: Endpoint,
+    parent: ParamikoTransport | None,
+    *,
+    limits: Limits,
+    algorithms: Sequence[str],
+    step: Observer,
 ) -> Wire:
     """A connection with keys exchanged but nobody trusted yet: the caller looks at `get_remote_server_key()`.
 
@@ -97,7 +111,7 @@ def handshake(
         wire.start_client(timeout=limits.banner_s + limits.handshake_s)
         if not wire.initial_kex_done:
             raise EOFError("no end of the key exchange")
-    except paramiko.IncompatiblePeer:
+    except IncompatiblePeer:
         wire.close()
         raise
     except (paramiko.SSHException, EOFError, OSError) as error:
@@ -119,14 +133,17 @@ def verify(endpoint: Endpoint, key: paramiko.PKey) -> None:
     seen = f"{offered[0]} {offered[1]}"
     if same_type:
         pinned = ", ".join(fingerprint(text) for text in same_type)
-        raise KeyProblem("host_key_changed", hop=endpoint.name, offered=offered, evidence=f"offered {seen}, pinned {pinned}")
+        raise KeyProblem(
+            "host_key_changed", hop=endpoint.name, offered=offered, evidence=f"offered {seen}, pinned {pinned}"
+        )
     kinds = ", ".join(kind for kind, _ in endpoint.host_keys) or "none"
     evidence = f"offered {seen}; types pinned: {kinds}"
     raise KeyProblem("host_key_unknown", hop=endpoint.name, offered=offered, evidence=evidence)
 
 
 def authenticate(endpoint: Endpoint, wire: Wire, *, limits: Limits) -> None:
-    """Prove who we are with the endpoint's private key. Raises AccessDenied, or ConnectionLost when the peer went away."""
+    """Prove who we are with the endpoint's private key. Raises AccessDenied, or ConnectionLost when the peer went
+    away."""
     key = load_key(endpoint)
     try:
         missing = wire.auth_publickey(endpoint.user, key)
@@ -152,14 +169,17 @@ def load_key(endpoint: Endpoint) -> paramiko.PKey:
         try:
             return kind.from_private_key(io.StringIO(endpoint.private_key))
         except paramiko.PasswordRequiredException:
-            raise AccessDenied("ssh_auth", hop=endpoint.name, evidence="the private key is locked with a passphrase") from None
+            raise AccessDenied(
+                "ssh_auth", hop=endpoint.name, evidence="the private key is locked with a passphrase"
+            ) from None
         except (paramiko.SSHException, ValueError, TypeError, IndexError):
             continue
     raise AccessDenied("ssh_auth", hop=endpoint.name, evidence="the private key is not an ed25519, ECDSA or RSA key")
 
 
 def fingerprint(text: str) -> str:
-    """`SHA256:…` of a public key in base64, as `ssh-keygen -lf` prints it (unpadded base64 of the SHA-256 of the blob)."""
+    """`SHA256:…` of a public key in base64, as `ssh-keygen -lf` prints it (unpadded base64 of the SHA-256 of the
+    blob)."""
     digest = hashlib.sha256(_blob(text)).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
@@ -175,7 +195,9 @@ def _unfinished(endpoint: Endpoint, wire: Wire, error: str) -> CannotReach:
     """Why no key exchange came about, told by how far it got."""
     greeting = " / ".join(line for line in wire.greeting if line)[:300]
     if wire.remote_version:
-        evidence = f"{wire.remote_version}: the key exchange did not finish: {wire.farewell or error or 'connection closed'}"
+        evidence = (
+            f"{wire.remote_version}: the key exchange did not finish: {wire.farewell or error or 'connection closed'}"
+        )
         return CannotReach("ssh_busy", hop=endpoint.name, evidence=evidence)
     busy = not greeting or "maxstartups" in greeting.lower() or "not allowed at this time" in greeting.lower()
     if busy:
@@ -185,10 +207,17 @@ def _unfinished(endpoint: Endpoint, wire: Wire, error: str) -> CannotReach:
 
 
 class ParamikoTransport:
-    """`transport.Transport` over one SSH connection. Made by `connect`, safe from several threads, never across a fork."""
+    """`transport.Transport` over one SSH connection. Made by `connect`, safe from several threads, never across a
+    fork."""
 
     def __init__(
-        self, endpoint: Endpoint, wire: Wire, *, parent: ParamikoTransport | None, owns_parent: bool, limits: Limits,
+        self,
+        endpoint: Endpoint,
+        wire: Wire,
+        *,
+        parent: ParamikoTransport | None,
+        owns_parent: bool,
+        limits: Limits,
     ) -> None:
         self.name = endpoint.name
         self.endpoint, self.parent, self.limits = endpoint, parent, limits
@@ -206,7 +235,8 @@ class ParamikoTransport:
         """Run POSIX shell text; see `transport.Transport.run`.
 
         A marker is printed before the script's first word and both outputs are cut there, so whatever the login shell's
-        profile prints is not in the result. The script is read whole before its first word runs: a connection that breaks
+        profile prints is not in the result. The script is read whole before its first word runs: a connection that
+        breaks
         while it is sent runs nothing. `exit_code` is 255 when the shell was killed by a signal. On `timeout_s` the
         wait ends (`exit_code` None), not the command. Commands beyond `limits.sessions` wait in line.
         Raises AccessDenied when the account may log in but can't run a shell, ConnectionLost, CannotReach(ssh_busy).
@@ -228,7 +258,8 @@ class ParamikoTransport:
     def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         """Write a file as a whole or not at all (through a new name and a rename). `~/` is the home directory.
 
-        Raises OSError with the node's words when the node could not write it, RemoteError when the node was not reached.
+        Raises OSError with the node's words when the node could not write it, RemoteError when the node was not
+        reached.
         """
         result = self.run(_write_script(path, mode), stdin=data, timeout_s=60.0 + len(data) / 1_000_000)
         if not result.ok:
@@ -249,12 +280,21 @@ class ParamikoTransport:
             reason = hops.refusal_reason(refusal)
             raise CannotReach(reason, hop=self.name, evidence=f"{where}: {refusal.text}") from None
         except ChannelLate:
-            raise CannotReach("ssh_timeout", hop=self.name, evidence=f"{where}: no answer within {timeout_s:g} s") from None
+            raise CannotReach(
+                "ssh_timeout", hop=self.name, evidence=f"{where}: no answer within {timeout_s:g} s"
+            ) from None
 
     def http(
-        self, method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, timeout_s: float = 30.0,
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
     ) -> HttpAnswer:
-        """One exchange through a tunnel; see `tunnel.exchange`. Raises HttpFailed, or RemoteError when SSH itself failed."""
+        """One exchange through a tunnel; see `tunnel.exchange`. Raises HttpFailed, or RemoteError when SSH itself
+        failed."""
         with self._operation():
             try:
                 return tunnel.exchange(self, method, url, body=body, headers=headers, timeout_s=timeout_s)
@@ -407,7 +447,8 @@ class ParamikoTransport:
         answered.set()
 
     def _watch(self) -> None:
-        """While something waits for the peer and the peer is silent, ask it; after `misses` misses drop the connection."""
+        """While something waits for the peer and the peer is silent, ask it; after `misses` misses drop the
+        connection."""
         while self.alive:
             with self._state:
                 if self._operations == 0:
@@ -487,7 +528,7 @@ class _Talk:
         if self._left is None or not self.channel.send_ready():
             return False
         try:
-            sent = self.channel.send(self._left[:32768]) if self._left else 0
+            sent = self.channel.send(bytes(self._left[:32768])) if self._left else 0
             self._left = self._left[sent:]
             if not self._left:
                 self.channel.shutdown_write()
@@ -512,7 +553,8 @@ class _Talk:
 def written_out(script: str, stdin: bytes, marker: str) -> bytes:
     """What is sent to `/bin/sh -s`: the marker on both outputs, the script as one function, its input.
 
-    The input travels as base64 in a here-document: dash reads its own input in blocks, so bytes that merely followed the
+    The input travels as base64 in a here-document: dash reads its own input in blocks, so bytes that merely followed
+    the
     script would be taken for more script. All is closed by a brace at the very end, so half of it is a syntax error.
     """
     text = f"printf %s {marker}; printf %s {marker} >&2\nsparkweb_script() {{\n:\n{script}\n}}\n"
@@ -533,8 +575,12 @@ def _write_script(path: str, mode: int) -> str:
     if "\0" in path or not path:
         raise ValueError("a file's path must not be empty or hold a NUL byte")
     target = '"$HOME"/' + shlex.quote(path[2:]) if path.startswith("~/") else shlex.quote(path)
-    return "\n".join((
-        "umask 077", f"target={target}", 'case $target in /*) ;; *) target=./$target ;; esac',
-        f'new=$target.{token_hex(6)}.new',
-        f'{{ cat > "$new" && chmod {mode:04o} "$new" && mv -f "$new" "$target"; }} || {{ rm -f "$new"; exit 1; }}',
-    ))
+    return "\n".join(
+        (
+            "umask 077",
+            f"target={target}",
+            "case $target in /*) ;; *) target=./$target ;; esac",
+            f"new=$target.{token_hex(6)}.new",
+            f'{{ cat > "$new" && chmod {mode:04o} "$new" && mv -f "$new" "$target"; }} || {{ rm -f "$new"; exit 1; }}',
+        )
+    )

@@ -92,7 +92,7 @@ class Transport(Protocol):
     name: str
 
     def run(self, script: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> Result:
-        """Run POSIX shell text with `/bin/sh -s` (the script travels on standard input, never in argv; the login shell may
+        """Run POSIX shell text with `/bin/sh -s` (it travels on standard input, never in argv; the login shell may
         be fish or csh). `stdin` follows the script. Both outputs are drained together."""
         ...
 
@@ -103,7 +103,13 @@ class Transport(Protocol):
         ...
 
     def http(
-        self, method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None, timeout_s: float = 30.0,
+        self,
+        method: str,
+        url: str,
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
     ) -> HttpAnswer:
         """One HTTP/1.1 exchange through a tunnel; `url` is http://HOST:PORT/PATH as the node sees it.
         Raises HttpFailed (reason not_listening, timeout, broken) when no whole answer came."""
@@ -132,13 +138,20 @@ class JobLook:
     reason: str | None = None  # for lost: rebooted, killed
     pid: int | None = None
     boot_id: str | None = None
-    note: str | None = None  # log_capped, log_lost (disk full), log_shrunk (smaller than the offset: somebody cut it)
+    note: str | None = None  # of the log: log_capped, log_lost (disk full), log_shrunk (now smaller than the offset)
 
 
 class Jobs(Protocol):
     """Detached jobs on one node (apps/remote/jobs.py has the real body, written over a Transport)."""
 
-    def start(self, job_id: str, script: str, *, environment: Mapping[str, str] | None = None, max_seconds: int | None = None) -> JobLook:
+    def start(
+        self,
+        job_id: str,
+        script: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        max_seconds: int | None = None,
+    ) -> JobLook:
         """Idempotent by id: a second start of the same id only looks. `environment` may hold secrets: uploaded 0600."""
         ...
 

@@ -1,4 +1,5 @@
-"""HTTP/1.1 to a server that only the node can see: http.client over a direct-tcpip stream, whole answers or a stream of bytes."""
+"""HTTP/1.1 to a server that only the node can see: http.client over a direct-tcpip stream, whole answers or a stream
+of bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ import http.client
 import io
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed
 
+Given = TypeVar("Given")
 LARGEST_BODY = 64 * 1024 * 1024  # bytes of one whole answer
 
 
@@ -23,10 +25,16 @@ class Tunnels(Protocol):
 
 
 def exchange(
-    transport: Tunnels, method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None,
+    transport: Tunnels,
+    method: str,
+    url: str,
+    *,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> HttpAnswer:
-    """One exchange; `timeout_s` bounds all of it. Raises HttpFailed(refused, timeout, broken), and RemoteError from SSH.
+    """One exchange; `timeout_s` bounds all of it. Raises HttpFailed(refused, timeout, broken), and RemoteError from
+    SSH.
 
     Raises ValueError when `url` is not http://HOST:PORT/PATH.
     """
@@ -64,8 +72,14 @@ class HttpStream:
 
 
 def stream(
-    transport: Tunnels, method: str, url: str, *, body: bytes = b"", headers: Mapping[str, str] | None = None,
-    timeout_s: float = 30.0, idle_s: float = 300.0,
+    transport: Tunnels,
+    method: str,
+    url: str,
+    *,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 30.0,
+    idle_s: float = 300.0,
 ) -> HttpStream:
     """Send a request and return once the headers are there (within `timeout_s`); the body's bytes come by iterating.
 
@@ -77,7 +91,8 @@ def stream(
 
 
 class _Reader(io.RawIOBase):
-    """A raw byte stream over a socket-like channel, with a deadline and, once `idle_s` is set, a limit on silence instead."""
+    """A raw byte stream over a socket-like channel, with a deadline and, once `idle_s` is set, a limit on silence
+    instead."""
 
     def __init__(self, channel: Any, deadline: float) -> None:
         self._channel, self._deadline = channel, deadline
@@ -103,7 +118,8 @@ class _Reader(io.RawIOBase):
 
 
 class _Socket:
-    """What http.client wants of a socket. It closes its socket while the body is still to be read, so closing is ours."""
+    """What http.client wants of a socket. It closes its socket while the body is still to be read, so closing is
+    ours."""
 
     def __init__(self, channel: Any, reader: _Reader) -> None:
         self._channel, self._reader = channel, reader
@@ -132,7 +148,13 @@ class _Exchange:
     """One request sent and the head of its answer read; the body is there to read."""
 
     def __init__(
-        self, transport: Tunnels, method: str, url: str, body: bytes, headers: Mapping[str, str] | None, timeout_s: float,
+        self,
+        transport: Tunnels,
+        method: str,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str] | None,
+        timeout_s: float,
     ) -> None:
         host, port, path = _parts(url)
         self._url = url
@@ -148,32 +170,38 @@ class _Exchange:
         self.headers: dict[str, str] = {name.lower(): value for name, value in self._response.getheaders()}
 
     def _asked(
-        self, method: str, host: str, port: int, path: str, body: bytes, headers: Mapping[str, str] | None,
+        self,
+        method: str,
+        host: str,
+        port: int,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str] | None,
     ) -> http.client.HTTPResponse:
         connection = _Connection(host, port, _Socket(self._channel, self.reader))
         connection.request(method, path, body=body or None, headers={"Connection": "close", **(headers or {})})
         return connection.getresponse()
 
     def read(self, limit: int) -> bytes:
-        return bytes(self._guard(lambda: self._response.read(limit) if self._response.length is None
-                                 else self._whole(limit)))
+        return self._guard(lambda: self._whole(limit))
 
     def _whole(self, limit: int) -> bytes:
-        expected = self._response.length or 0
-        data = self._response.read(min(limit, expected))
-        if len(data) < min(limit, expected):
+        """`read(n)` of http.client tells nothing of a body that ended too soon; this does."""
+        expected = self._response.length  # None: chunked (which checks itself) or until the end of the stream
+        data = self._response.read(limit)
+        if expected is not None and len(data) < min(limit, expected):
             raise http.client.IncompleteRead(data, expected - len(data))
         return data
 
     def read1(self) -> bytes:
         """Whatever is there, at least a byte; empty at the end."""
         left = self._response.length
-        data = bytes(self._guard(lambda: self._response.read1(65536)))
+        data = self._guard(lambda: self._response.read1(65536))
         if not data and left:
             raise HttpFailed("broken", f"{self._url}: the body ended {left} bytes too soon")
         return data
 
-    def _guard(self, act: Any) -> Any:
+    def _guard(self, act: Callable[[], Given]) -> Given:
         try:
             return act()
         except TimeoutError as error:

@@ -1,6 +1,8 @@
-"""One SSH connection at protocol level: what we offer, how long we wait, and the words that Paramiko itself throws away.
+"""One SSH connection at protocol level: what we offer, how long we wait, and the words that Paramiko itself throws
+away.
 
-Paramiko 5.1 drops three texts that name the cause of a failure: the lines before the banner, the server's words when it refuses
+Paramiko 5.1 drops three texts that name the cause of a failure: the lines before the banner, the server's words when
+it refuses
 a channel, and the words of a disconnect. `Wire` keeps them, and notes when the peer was last heard.
 """
 
@@ -58,7 +60,8 @@ class _HeardPacketizer(Packetizer):
 
 
 class ChannelRefused(Exception):
-    """The server answered a channel request with no. `code` is RFC 4254's (1 prohibited, 2 connect failed), `text` its words."""
+    """The server answered a channel request with no. `code` is RFC 4254's (1 prohibited, 2 connect failed), `text`
+    its words."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -78,7 +81,8 @@ def algorithms_for(key_types: Sequence[str]) -> tuple[str, ...]:
 
 
 def prefer(key_types: Sequence[str]) -> tuple[str, ...]:
-    """All algorithms, those of the pinned types first: a host whose RSA key is pinned and that also has an ed25519 key must
+    """All algorithms, those of the pinned types first: a host whose RSA key is pinned and that also has an ed25519
+    key must
     not be taken for one whose key changed."""
     pinned = algorithms_for(key_types)
     return (*pinned, *(name for name in ALL_ALGORITHMS if name not in pinned))
@@ -86,6 +90,8 @@ def prefer(key_types: Sequence[str]) -> tuple[str, ...]:
 
 class Wire(paramiko.Transport):
     """`paramiko.Transport` with our algorithms and limits, and the server's own words kept."""
+
+    packetizer: Any  # a _HeardPacketizer
 
     def __init__(self, sock: Any, *, limits: Limits, algorithms: Sequence[str] = ALL_ALGORITHMS) -> None:
         self.greeting: list[str] = []
@@ -129,7 +135,7 @@ class Wire(paramiko.Transport):
         return self.farewell or (str(error) if error is not None else "")
 
     def _next_channel(self) -> int:
-        number = int(super()._next_channel())
+        number = int(super()._next_channel())  # type: ignore[misc]
         self._asked.number = number
         return number
 
@@ -137,13 +143,13 @@ class Wire(paramiko.Transport):
         number, code, text = m.get_int(), m.get_int(), m.get_text()
         self._refusals[number] = (code, text)
         m.rewind()
-        super()._parse_channel_open_failure(m)
+        super()._parse_channel_open_failure(m)  # type: ignore[misc]
 
     def _parse_disconnect(self, m: paramiko.Message) -> None:
         m.get_int()
         self.farewell = m.get_text()
         m.rewind()
-        super()._parse_disconnect(m)
+        super()._parse_disconnect(m)  # type: ignore[misc]
 
     def _check_banner(self) -> None:
         read = self.packetizer.readline
@@ -155,6 +161,6 @@ class Wire(paramiko.Transport):
 
         self.packetizer.readline = kept
         try:
-            super()._check_banner()
+            super()._check_banner()  # type: ignore[misc]
         finally:
             self.packetizer.readline = read

@@ -1,0 +1,5 @@
+"""Real doors for the tests of this room."""
+
+from tests.openssh import openssh
+
+__all__ = ["openssh"]
