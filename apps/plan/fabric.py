@@ -42,7 +42,8 @@ def _network(address: Address) -> ipaddress.IPv4Network | None:
 
 
 def _may_carry(interface: Interface, sheet: Sheet) -> bool:
-    """A fabric interface is one that an active RDMA port owns, or that a person has called so; never the management one."""
+    """A fabric interface is one that an active RDMA port owns, or that a person has called so; never the management
+    one."""
     if interface.role in ("management", "ignore") or interface.up is False:
         return False
     if interface.role == "fabric":
@@ -51,8 +52,8 @@ def _may_carry(interface: Interface, sheet: Sheet) -> bool:
 
 
 def candidates(sheet: Sheet) -> tuple[tuple[Interface, Address], ...]:
-    """Private IPv4 addresses on fabric interfaces; static ones before link-local ones, a port's first PCIe function (enp…) before
-    its twin in another PCI domain (enP2p…), then by name."""
+    """Private IPv4 addresses on fabric interfaces; static ones before link-local ones, a port's first PCIe function
+    (enp…) before its twin in another PCI domain (enP2p…), then by name."""
     found = [
         (interface, address)
         for interface in sheet.interfaces or ()
@@ -73,8 +74,8 @@ def _is_link_local(address: Address) -> bool:
 
 
 def shared_networks(sheets: Sequence[Sheet]) -> tuple[ipaddress.IPv4Network, ...]:
-    """Subnets in which every one of the nodes has a fabric address, the best first: static before link-local, then in the
-    first node's order. All nodes must take the same one, so the choice is made once for all."""
+    """Subnets in which every one of the nodes has a fabric address, the best first: static before link-local, then in
+    the first node's order. All nodes must take the same one, so the choice is made once for all."""
     if not sheets:
         return ()
     per_node = [{_network(address) for _, address in candidates(sheet)} for sheet in sheets]
@@ -88,8 +89,9 @@ def shared_networks(sheets: Sequence[Sheet]) -> tuple[ipaddress.IPv4Network, ...
 
 
 def fabric_address(sheet: Sheet, peers: Sequence[Sheet]) -> Fabric | Problem:
-    """The node's address in the first subnet that all nodes share (see `shared_networks`), with its interface and the active RDMA
-    devices; a Problem `fabric_down` that says what was looked for when there is none. `peers`: all other nodes, any order."""
+    """The node's address in the first subnet that all nodes share (see `shared_networks`), with its interface and the
+    active RDMA devices; a Problem `fabric_down` that says what was looked for when there is none. `peers`: all other
+    nodes, any order."""
     everyone = sorted((sheet, *peers), key=lambda one: one.node)
     networks = shared_networks(everyone)
     if not networks:
@@ -130,8 +132,8 @@ _PORT = re.compile(r"f(\d+)(?:np\d+)?$")
 
 
 def twins(sheet: Sheet) -> tuple[tuple[Hca, ...], ...]:
-    """RDMA devices by the physical port that they belong to: on a Spark each port is two PCIe functions, whose names end in
-    the same function number (rocep1s0f0 and roceP2p1s0f0). Devices with other names (mlx5_0) stand alone."""
+    """RDMA devices by the physical port that they belong to: on a Spark each port is two PCIe functions, whose names
+    end in the same function number (rocep1s0f0 and roceP2p1s0f0). Devices with other names (mlx5_0) stand alone."""
     groups: dict[str, list[Hca]] = {}
     for hca in sheet.fabric or ():
         found = _PORT.search(hca.name) if hca.name.lower().startswith("roce") else None

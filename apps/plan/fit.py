@@ -1,10 +1,12 @@
-"""Will it fit? The machine's own memory, minus what others really hold, minus an OS floor, against the files' real sizes."""
+"""Will it fit? The machine's own memory, minus what others really hold, minus an OS floor, against the files' real
+sizes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apps.facts.sheet import Sheet
@@ -20,6 +22,7 @@ RUNTIME_BYTES = (
     4 * GIB
 )  # activations, CUDA graphs and libraries inside the claim; an assumption until a launch was measured
 SLACK_BYTES = 1 * GIB  # MemAvailable moves by that much on its own
+SYSTEM_BYTES = 6 * GIB  # what an idle Spark's own system takes
 LEAST_TOKENS = 4096  # below this a service is of no use
 LONGEST_UNKNOWN = 32768  # tokens, for the sentence where neither spec nor config says a length
 
@@ -58,8 +61,8 @@ class Load:
 
 
 def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
-    """The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the whole
-    deployment (the smallest rank decides) and, where it does not fit, the largest setting that does."""
+    """The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
+    whole deployment (the smallest rank decides) and, where it does not fit, the largest setting that does."""
     missing = [node for node in spec.nodes if node not in sheets]
     if missing or not spec.nodes:
         return Fit("unknown", f"Unknown: nothing is known of {', '.join(missing) or 'any node'} yet.")
@@ -80,8 +83,8 @@ def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
 
 
 def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
-    """What the engine will want to find free on this node: its share of the whole memory. None where it claims no share (no GPU
-    known, or another engine)."""
+    """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
+    share (no GPU known, or another engine)."""
     if spec.engine != "vllm" or not (sheet.gpus and sheet.gpus.gpus) or "--kv-cache-memory-bytes" in _flags(spec):
         return None
     total = _total(spec, sheet)
@@ -151,29 +154,58 @@ class Holder:
     name: str
     bytes: int
     own: bool = False
+    estimated: bool = False  # a share of the memory that nobody names (GB10 does not always say whose it is)
 
 
 def holders(sheet: Sheet, deployment: int) -> tuple[Holder, ...]:
-    """Running containers and GPU processes outside of containers that hold memory, the largest first."""
-    processes = sheet.gpus.processes if sheet.gpus else ()
+    """Running containers and GPU processes outside of containers that hold memory, the largest first. Where no figure
+    is known for containers that look like engines, what nobody else accounts for is shared out among them."""
+    found = [*_containers(sheet, deployment), *_processes(sheet)]
+    return tuple(sorted(_estimated(sheet, found), key=lambda holder: (-holder.bytes, holder.kind, holder.name)))
+
+
+def _containers(sheet: Sheet, deployment: int) -> Iterator[Holder]:
     by_container: dict[str, int] = {}
-    found: list[Holder] = []
-    by_unit: dict[str, int] = {}
-    names = {one.name for one in sheet.containers or ()}
-    for process in processes:
-        size = (process.mib or 0) << 20
-        if process.container in names:
-            by_container[str(process.container)] = by_container.get(str(process.container), 0) + size
-        elif process.unit:
-            by_unit[process.unit] = by_unit.get(process.unit, 0) + size
-        elif size:
-            found.append(Holder("process", str(process.pid), size))
+    for process in sheet.gpus.processes if sheet.gpus else ():
+        if process.container:
+            by_container[process.container] = by_container.get(process.container, 0) + ((process.mib or 0) << 20)
     for container in sheet.containers or ():
         if container.state in ("running", "paused", "restarting"):
             size = max(container.memory_bytes or 0, by_container.get(container.name, 0))
-            found.append(Holder("container", container.name, size, is_ours(container, deployment) and deployment > 0))
-    found += [Holder("unit", unit, size) for unit, size in by_unit.items()]
-    return tuple(sorted(found, key=lambda holder: (-holder.bytes, holder.kind, holder.name)))
+            yield Holder("container", container.name, size, deployment > 0 and is_ours(container, deployment))
+
+
+def _processes(sheet: Sheet) -> Iterator[Holder]:
+    """GPU processes that no known container has: by their unit, or alone."""
+    names = {one.name for one in sheet.containers or ()}
+    by_unit: dict[str, int] = {}
+    for process in sheet.gpus.processes if sheet.gpus else ():
+        size = (process.mib or 0) << 20
+        if process.container in names:
+            continue
+        if process.unit:
+            by_unit[process.unit] = by_unit.get(process.unit, 0) + size
+        elif size:
+            yield Holder("process", str(process.pid), size)
+    yield from (Holder("unit", unit, size) for unit, size in by_unit.items())
+
+
+ENGINE_WORDS = re.compile(r"vllm|sglang|llama|ollama|\bray\b|triton|text-generation|trtllm", re.IGNORECASE)
+
+
+def _estimated(sheet: Sheet, found: Sequence[Holder]) -> Iterator[Holder]:
+    memory = sheet.memory
+    silent = {
+        one.name for one in sheet.containers or () if ENGINE_WORDS.search(f"{one.name} {one.image} {one.command}")
+    } & {one.name for one in found if one.kind == "container" and one.bytes == 0}
+    unexplained = 0
+    if silent and memory and memory.used_bytes is not None and not _discrete(sheet):
+        unexplained = max(0, memory.used_bytes - sum(one.bytes for one in found) - SYSTEM_BYTES)
+    for one in found:
+        if one.kind == "container" and one.name in silent and unexplained:
+            yield replace(one, bytes=unexplained // len(silent), estimated=True)
+        else:
+            yield one
 
 
 def load_of(spec: Spec, sheets: Sequence[Sheet]) -> Load:
@@ -251,18 +283,20 @@ def _shortage(spec: Spec, rooms: Sequence[Room], load: Load, tight: Room, size: 
         return (
             f"Does not fit {where}by {(least - size) / GIB:.1f} GiB: {(load.weights or 0) / GIB:.1f} GiB of weights, "
             f"{load.runtime / GIB:.1f} GiB for graphs and activations and {least / GIB:.1f} GiB for one sequence of "
-            f"{spec.max_model_len or LEAST_TOKENS:,} tokens want more than the {_budget(tight) / GIB:.1f} GiB that the engine may take."
+            f"{spec.max_model_len or LEAST_TOKENS:,} tokens want more than the {_budget(tight) / GIB:.1f} GiB "
+            "that the engine may take."
         )
     for room in rooms:
+        wanted, total, best = _wanted(room, load) / GIB, room.total / GIB, room.at_best / GIB
         if room.claim is not None and room.total - room.claim < room.floor:
             return (
-                f"Does not fit on {room.node}: {_share(spec):g} of {room.total / GIB:.1f} GiB leaves "
-                f"{(room.total - room.claim) / GIB:.1f} GiB for the system, less than the floor of {room.floor / GIB:.1f} GiB."
+                f"Does not fit on {room.node}: {_share(spec):g} of {total:.1f} GiB leaves {total - wanted:.1f} GiB "
+                f"for the system, less than the floor of {room.floor / GIB:.1f} GiB."
             )
         if _wanted(room, load) > room.at_best + SLACK_BYTES:
             return (
-                f"Does not fit on {room.node} by {(_wanted(room, load) - room.at_best) / GIB:.1f} GiB: the engine wants "
-                f"{_wanted(room, load) / GIB:.1f} GiB free at its start and at most {room.at_best / GIB:.1f} GiB can be."
+                f"Does not fit on {room.node} by {wanted - best:.1f} GiB: the engine wants {wanted:.1f} GiB free at "
+                f"its start and at most {best:.1f} GiB can be."
             )
     return ""
 
@@ -309,7 +343,7 @@ def _sentence(
         if sequences >= 1
         else "less than one sequence"
     )
-    said = [f"{size / GIB:.1f} GiB of KV cache{each} holds {_many(tokens)} tokens: {count} of {length:,}."]
+    said = [f"{_size(size)} of KV cache{each} holds {_many(tokens)} tokens: {count} of {length:,}."]
     if short:
         need = ", ".join(f"{(_wanted(room, load) - room.after) / GIB:.1f} GiB on {room.node}" for room in short)
         said.insert(0, f"Fits once {need} is cleared.")
@@ -323,13 +357,17 @@ def _sentence(
     return " ".join(said)
 
 
+def _size(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.1f} MiB"
+
+
 def _many(tokens: int) -> str:
     return f"{tokens / 1e6:.2f} M" if tokens >= 1_000_000 else f"{tokens:,}"
 
 
 def largest(spec: Spec, rooms: Sequence[Room], load: Load) -> dict[str, Any]:
-    """The largest setting that fits once everything in the way is cleared: a share of the memory and the longest sequence at that
-    share; {} when no setting does (then more nodes or a smaller model are needed)."""
+    """The largest setting that fits once everything in the way is cleared: a share of the memory and the longest
+    sequence at that share; {} when no setting does (then more nodes or a smaller model are needed)."""
     tight = min(rooms, key=lambda room: min(room.at_best, room.total - room.floor))
     usable = min(tight.at_best, tight.total - tight.floor)
     share = math.floor(usable / tight.total * 100) / 100
@@ -359,7 +397,8 @@ def _length_that_fits(cache: kvcache.Cache, size: int) -> int:
 
 
 def _bar(room: Room, weights: int, runtime: int, kv: int) -> Bar:
-    """os | weights | graphs | kv | others | free. The system is never drawn smaller than its floor; what nobody names is its."""
+    """os | weights | graphs | kv | others | free. The system is never drawn smaller than its floor; what nobody names
+    is its."""
     others = max(0, room.freeable - room.freed)
     unnamed = max(0, room.total - room.available - room.freeable)
     system = max(room.floor, unnamed)

@@ -1,4 +1,5 @@
-"""What a step waits for, judged from what its question printed. Pure: the executor asks, this says done, failed or not yet."""
+"""What a step waits for, judged from what its question printed. Pure: the executor asks, this says done, failed or not
+yet."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.facts.ray import status as ray_status
 from apps.facts.sheet import Sheet
+from apps.facts.values import RayStatus
 from apps.plan import preflight
 from apps.plan.commands import ray
 
@@ -18,7 +21,8 @@ Gate = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """done: goes on. failed: a reason; waiting longer would not help. Neither: ask again. message: one line for the log."""
+    """done: goes on. failed: a reason; waiting longer would not help. Neither: ask again. message: one line for the
+    log."""
 
     done: bool
     failed: str | None = None
@@ -27,7 +31,8 @@ class Judged:
 
 
 def judge(gate: Gate, stdout: str, exit_code: int | None) -> Judged:
-    """Judge one answer. `exit_code` None: the question itself ran out of time. Raises ValueError for a gate nobody knows."""
+    """Judge one answer. `exit_code` None: the question itself ran out of time. Raises ValueError for a gate nobody
+    knows."""
     name = str(gate.get("name", ""))
     if name not in JUDGES:
         raise ValueError(f"no gate is called {name!r}; known: {', '.join(sorted(JUDGES))}")
@@ -42,7 +47,8 @@ def timeout_reason(gate: Gate) -> str:
 
 
 def judge_sheet(gate: Gate, sheet: Sheet) -> Judged:
-    """Judge a fresh sheet for a `probe` step: `sheet` is always good, `preflight` compares with what the plan took for true."""
+    """Judge a fresh sheet for a `probe` step: `sheet` is always good, `preflight` compares with what the plan took for
+    true."""
     name = gate.get("name")
     if name == "sheet":
         return Judged(True, message=f"{sheet.node} answered")
@@ -128,40 +134,6 @@ def _process_alive(gate: Gate, stdout: str, exit_code: int) -> Judged:
     return Judged(False, "exited", "the process is gone; its log says why")
 
 
-@dataclass(frozen=True)
-class RayStatus:
-    """`ray status`, read. `alive` counts active and idle nodes; None where a figure was not printed."""
-
-    alive: int | None = None
-    pending: int = 0
-    failures: int = 0
-    gpu_used: float | None = None
-    gpu_total: float | None = None
-
-
-def read_ray_status(text: str) -> RayStatus:
-    """Sections are headed `Active:`, `Idle:`, `Pending:`, `Recent failures:`; idle nodes are alive. `(no …)` lines are none."""
-    section, counts = "", {"Active": 0, "Idle": 0, "Pending": 0, "Recent failures": 0}
-    seen = False
-    for line in text.splitlines():
-        heading = re.fullmatch(r"\s?(Active|Idle|Pending|Recent failures):\s*", line)
-        if heading:
-            section, seen = heading.group(1), True
-        elif line.startswith((" ", "\t")) and section and not line.strip().startswith("(no "):
-            found = re.match(r"\s+(\d+) \S", line)
-            counts[section] += int(found.group(1)) if found and section in ("Active", "Idle") else 1
-        elif not line.startswith((" ", "\t")):
-            section = ""
-    usage = re.search(r"^\s*([\d.]+)/([\d.]+) GPU\b", text, re.MULTILINE)
-    return RayStatus(
-        alive=counts["Active"] + counts["Idle"] if seen else None,
-        pending=counts["Pending"],
-        failures=counts["Recent failures"],
-        gpu_used=float(usage.group(1)) if usage else None,
-        gpu_total=float(usage.group(2)) if usage else None,
-    )
-
-
 def _ray_addresses(text: str) -> list[str] | None:
     """Addresses of the nodes that are alive; None when the question was not answered."""
     for line in reversed(text.splitlines()):
@@ -174,12 +146,22 @@ def _ray_addresses(text: str) -> list[str] | None:
     return None
 
 
+def _node_resources(status: RayStatus) -> list[str] | None:
+    """Addresses from `node:IP` resources, for the Ray builds whose `ray status` prints them; None when there are none."""
+    found = sorted(name.removeprefix("node:") for name in status.resources if re.fullmatch(r"node:[\d.:a-f]*\d", name))
+    return found or None
+
+
 def _ray_nodes(gate: Gate, stdout: str, exit_code: int) -> Judged:
-    """Exactly the wanted addresses, all GPUs, none in use. An address that nobody asked for will not go away by waiting."""
+    """Exactly the wanted addresses, all GPUs, none in use. An address that nobody asked for will not go away by
+    waiting."""
     wanted = sorted(str(address) for address in gate["addresses"])
     gpus = float(gate.get("gpus", len(wanted)))
     before, _, after = stdout.partition(ray.ADDRESSES)
-    status, addresses = read_ray_status(before), _ray_addresses(after)
+    status = ray_status(before) or RayStatus()
+    addresses = _ray_addresses(after)
+    if addresses is None:
+        addresses = _node_resources(status)
     values = {
         "alive": status.alive,
         "gpu_used": status.gpu_used,

@@ -1,8 +1,8 @@
 """How much memory a model's attention keeps per token and per sequence, from its config.json, component by component.
 
-Each component has its own width under tensor parallelism. Formulas: vLLM's cache layouts; figures checked against the published
-configurations in tests/plan/test_fit.py. An architecture that is not understood gives `Unknown`, never a number that looks sure.
-"""
+Each component has its own width under tensor parallelism. Formulas: vLLM's cache layouts; figures checked against the
+published configurations in tests/plan/test_fit.py. An architecture that is not understood gives `Unknown`, never a
+number that looks sure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ CACHE_BYTES = {"": 2.0, "auto": 2.0, "float16": 2.0, "bfloat16": 2.0, "float32":
 
 @dataclass(frozen=True)
 class Component:
-    """`token_bytes` per token and rank, for at most `window` tokens (None: all); `sequence_bytes` per sequence and rank."""
+    """`token_bytes` per token and rank, for at most `window` tokens (None: all); `sequence_bytes` per sequence and
+    rank."""
 
     name: str
     layers: int
@@ -117,7 +118,8 @@ def _components(text: Mapping[str, Any], tp: int, width: float, kv_dtype: str) -
 
 
 def _attention(text: Mapping[str, Any], tp: int, width: float) -> float:
-    """Bytes per token of one layer on one rank: 2 (K and V) x heads x head_dim x width. A rank never holds less than one head."""
+    """Bytes per token of one layer on one rank: 2 (K and V) x heads x head_dim x width. A rank never holds less than
+    one head."""
     heads = _need(text, "num_attention_heads", "n_head", "n_heads")
     kv_heads = text.get("num_key_value_heads") or text.get("num_kv_heads") or text.get("n_head_kv") or heads
     head_dim = (
@@ -135,8 +137,8 @@ def _latent(text: Mapping[str, Any], layers: int, width: float, kv_dtype: str) -
 
 
 def _gdn(text: Mapping[str, Any], tp: int) -> float:
-    """Bytes per sequence of one gated delta net layer: convolution state in 16 bit, recurrent state in 32 bit (deliberately the
-    larger): (k-1)(2·kh·kd + vh·vd)·2 + vh·kd·vd·4, the heads split over the ranks."""
+    """Bytes per sequence of one gated delta net layer: convolution state in 16 bit, recurrent state in 32 bit
+    (deliberately the larger): (k-1)(2·kh·kd + vh·vd)·2 + vh·kd·vd·4, the heads split over the ranks."""
     kernel = _need(text, "linear_conv_kernel_dim")
     key_heads, value_heads = _need(text, "linear_num_key_heads"), _need(text, "linear_num_value_heads")
     key_dim, value_dim = _need(text, "linear_key_head_dim"), _need(text, "linear_value_head_dim")

@@ -48,7 +48,8 @@ def is_ours(container: Container, deployment: int) -> bool:
 
 
 def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
-    """The gate of a preflight probe: the boot that the sheet was taken in and what the planner adds; empty values are left out."""
+    """The gate of a preflight probe: the boot that the sheet was taken in and what the planner adds; empty values are
+    left out."""
     boot = sheet.machine.boot_id if sheet.machine else None
     body = {"name": "preflight", "boot_id": boot, **taken}
     return {name: value for name, value in body.items() if value not in (None, "", [], {})}

@@ -19,7 +19,8 @@ def story(plan: Plan) -> str:
 
 
 def _story(plan: Plan) -> Iterator[str]:
-    yield f"{plan.story} of deployment {plan.deployment}, revision {plan.revision}, on {', '.join(plan.nodes) or 'no node'}"
+    where = ", ".join(plan.nodes) or "no node"
+    yield f"{plan.story} of deployment {plan.deployment}, revision {plan.revision}, on {where}"
     if plan.fit:
         yield f"fit: {plan.fit.verdict}: {plan.fit.sentence}"
         if plan.fit.largest:
@@ -65,8 +66,9 @@ def _step(step: Step) -> Iterator[str]:
 
 
 def script(plan: Plan) -> str:
-    """The plan as one POSIX shell script: `sh plan.sh STAGE NODE` does one stage's part on the node that it is run on. What only a
-    control plane can do (looking again, HTTP checks) stands as comments. Secrets must be in the environment."""
+    """The plan as one POSIX shell script: `sh plan.sh STAGE NODE` does one stage's part on the node that it is run on.
+    What only a control plane can do (looking again, HTTP checks) stands as comments. Secrets must be in the
+    environment."""
     return "\n".join(_script(plan)) + "\n"
 
 

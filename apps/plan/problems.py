@@ -15,8 +15,8 @@ ORDER = {"stop": 0, "consent": 1, "warn": 2, "fine": 3}
 
 
 def problems(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Problem, ...]:
-    """All findings for this spec on these nodes. A consent that `given.clear` covers comes back as `fine`, with its `clear` items
-    still in it, so that a page can show the box ticked."""
+    """All findings for this spec on these nodes. A consent that `given.clear` covers comes back as `fine`, with its
+    `clear` items still in it, so that a page can show the box ticked."""
     found = [no_sheet(node) for node in spec.nodes if node not in sheets]
     known = [sheets[node] for node in spec.nodes if node in sheets]
     for sheet in known:

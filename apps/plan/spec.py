@@ -25,7 +25,7 @@ class Spec:
     executable: str = "vllm"  # process: path of the program, e.g. /opt/venv/bin/vllm
     served_model_name: str = ""  # "" = model
     port: int = 30000
-    api_host: str = "0.0.0.0"
+    api_host: str = "0.0.0.0"  # noqa: S104  # a person's choice; shown as `exposed` where it is
     tensor_parallel: int = 1
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None

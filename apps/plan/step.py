@@ -17,21 +17,22 @@ class Step:
     kind:
       note    nothing to do; `why` says so (a stated reason, decision 12). Succeeds at once.
       job     `script` runs as a detached job; exit code 0 is success.
-      serve   `script` runs as a detached job that is expected to stay; the step succeeds once it is started.
-              Its output is the log of `rank` and is followed until the run ends.
-      wait    `script` (cheap, repeatable) is run every `every_s` until `gate` says done or failed, or `within_s` passed.
-              `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
-      ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed logs
-              may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
+      serve   `script` runs as a detached job that is expected to stay; the step succeeds once it is started. Its output
+              is the log of `rank` and is followed until the run ends.
+      wait    `script` (cheap, repeatable) is run every `every_s` until `gate` says done or failed, or `within_s`
+              passed. `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
+      ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed
+              logs may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
       smoke   one real chat completion at `url` for `model`.
-      probe   the executor takes a full fresh sheet of the node, stores it, and asks `plan.gates.judge_sheet(gate, sheet)`.
-              `gate` = {"name": "sheet"} (always good) or {"name": "preflight", …} with what the plan took for true; every key
-              may be missing: boot_id, image, image_id, model_path, shards, weights_bytes, docker (bool), containers (names that must
-              be free of foreign ones), deployment (whose labels are ours), cleared (container names that will be cleared),
-              ports (that must be free), cleared_ports, processes ([{pid, name}] that will be ended), disk_bytes (root must have).
-              The failure names what changed since the plan.
-      end     cancel the detached job that the `serve` step with key `ends` started in an earlier run of this deployment (TERM to the
-              tree, then KILL); succeeds when there is no such job.
+      probe   the executor takes a full fresh sheet of the node, stores it, and asks
+              `plan.gates.judge_sheet(gate, sheet)`. `gate` = {"name": "sheet"} (always good) or
+              {"name": "preflight", …} with what the plan took for true. Every key may be missing: boot_id, docker (true: must answer), image,
+              image_id, model_path, shards, weights_bytes, containers (names that no foreign one may have), deployment
+              (whose labels are ours), cleared (containers that will be cleared), seen (containers that ran when the
+              plan was made), ports (that must be free already), processes ([{pid, name}] that will be ended),
+              disk_bytes (free on /). The failure names what changed since the plan.
+      end     cancel the detached job that the `serve` step with key `ends` started in an earlier run of this deployment
+              (TERM to the tree, then KILL); succeeds when there is no such job.
     """
 
     key: str  # unique in the plan and stable, e.g. "cluster.ray-head.spark-1a32"
@@ -51,14 +52,15 @@ class Step:
     secrets: tuple[Secret, ...] = ()
     follows: str = ""  # reader for this step's output: vllm, ray, "" (none)
     # What is needed to put it back, for Restore: {"node": …, "units": [{"unit", "was_enabled", "was_active"}],
-    # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; stories.restore takes a list of these.
+    # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; restore takes a list.
     undo: dict[str, Any] = field(default_factory=dict)
     ends: str = ""  # kind end: the key of the serve step whose job is to be cancelled
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps of a stage run in parallel over nodes; steps of one node in order. All finish, every failure is reported."""
+    """Steps of a stage run in parallel over nodes; steps of one node in order. All finish, every failure is
+    reported."""
 
     name: str  # shown
     phase: str  # of states.md: preflight clearing cluster loading verifying stopping
@@ -114,8 +116,8 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of what will run: story, nodes, stages, spec. Measured figures (fit, problems' evidence) are left out, so
-        that two previews a second apart agree as long as the commands do."""
+        """SHA-256 (hex) of what will run: story, nodes, stages, spec. Measured figures (fit, problems' evidence) are
+        left out, so that two previews a second apart agree as long as the commands do."""
         body = {
             "story": self.story,
             "deployment": self.deployment,

@@ -1,4 +1,5 @@
-"""How a command line is written: words, quoted once, combined by a handful of functions. Pure; imports nothing of ours."""
+"""How a command line is written: words, quoted once, combined by a handful of functions. Pure; imports nothing of
+ours."""
 
 from apps.shell.command import (
     Command,

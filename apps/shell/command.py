@@ -1,4 +1,5 @@
-"""A command is a tuple of words. It is quoted here and nowhere else, so a field's value can never become shell grammar."""
+"""A command is a tuple of words. It is quoted here and nowhere else, so a field's value can never become shell
+grammar."""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def any_of(*pieces: Piece) -> Shell:
 
 
 def lines(*pieces: Piece) -> Shell:
-    """One command a line, each run whatever the one before returned (use `set -e` through `all_of` where that matters)."""
+    """One command a line, each run whatever the one before returned (use `set -e` through `all_of` where that
+    matters)."""
     return Shell("\n".join(piece.text for piece in pieces))
 
 
@@ -95,8 +97,8 @@ def quiet(piece: Piece) -> Shell:
 
 @dataclass(frozen=True)
 class Expanded:
-    """A word that ends in one shell variable: `prefix` literally, then the variable's value. For constants that the executor
-    exports (SPARKWEB_RUN); never for a field of a spec.
+    """A word that ends in one shell variable: `prefix` literally, then the variable's value. For constants that the
+    executor exports (SPARKWEB_RUN); never for a field of a spec.
 
     >>> str(words("echo", Expanded("run=", "SPARKWEB_RUN")))
     'echo "run=$SPARKWEB_RUN"'
@@ -107,7 +109,8 @@ class Expanded:
 
     @property
     def text(self) -> str:
-        """Raises ValueError for a variable that is no plain name or a prefix that double quotes can't carry literally."""
+        """Raises ValueError for a variable that is no plain name or a prefix that double quotes can't carry
+        literally."""
         if not self.variable.isidentifier() or not self.variable.isascii():
             raise ValueError(f"not a shell variable: {self.variable!r}")
         if any(char in self.prefix for char in '"$`\\\n\0'):
@@ -139,8 +142,9 @@ def when(condition: Piece, then: Piece, otherwise: Piece | None = None) -> Shell
 
 
 def choose(variable: str, *cases: tuple[Piece | None, bool, Piece]) -> Shell:
-    """`case $variable in`: each case is (literal, more, what): the literal as a quoted word (None for anything), whether more may
-    follow it, and what to run. A literal is given as a Command of one word or as `words(Expanded(…))`."""
+    """`case $variable in`: each case is (literal, more, what): the literal as a quoted word (None for anything),
+    whether more may follow it, and what to run. A literal is given as a Command of one word or as
+    `words(Expanded(…))`."""
     made = []
     for literal, more, what in cases:
         pattern = "*" if literal is None else literal.text + ("*" if more else "")

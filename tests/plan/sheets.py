@@ -1,4 +1,5 @@
-"""Sheets of the story's two Sparks and of a plain Linux machine, by hand, from the figures of the field. Import them from any test."""
+"""Sheets of the story's two Sparks and of a plain Linux machine, by hand, from the figures of the field. Import them
+from any test."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
@@ -10,12 +9,10 @@ from apps.facts.sheet import Sheet
 from apps.facts.values import Listener, Unit
 from apps.plan.checks.ports import needed_ports
 from apps.plan.engines.site import container_name
-from apps.plan.fit import GIB, SLACK_BYTES, Holder, claim_bytes, fit, holders, load_of, room_of
+from apps.plan.fit import ENGINE_WORDS, GIB, SLACK_BYTES, Holder, claim_bytes, fit, holders, load_of, room_of
 from apps.plan.preflight import NOTABLE_BYTES, is_ours
 from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
-
-ENGINE_WORDS = re.compile(r"vllm|sglang|llama|ollama|\bray\b|triton|text-generation", re.IGNORECASE)
 
 
 def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem]:
@@ -29,8 +26,8 @@ def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem
 
 
 def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) -> tuple[Holder, ...]:
-    """Who must go for the engine to find its memory free: everyone who holds a notable part, once there is too little; nobody while
-    there is enough."""
+    """Who must go for the engine to find its memory free: everyone who holds a notable part, once there is too little;
+    nobody while there is enough."""
     room = room_of(spec, sheet, Given(deployment=given.deployment))
     if room is None:
         return ()
@@ -56,7 +53,11 @@ def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
     for unit in sheet.units or ():
         active = unit.active in ("active", "activating", "reloading")
         starts = bool(containers & set(unit.containers))
-        related = not unit.containers and bool(ENGINE_WORDS.search(f"{unit.name} {unit.exec_start or ''}"))
+        related = (
+            not unit.containers
+            and unit.vendor is not True
+            and bool(ENGINE_WORDS.search(f"{unit.name} {unit.exec_start or ''}"))
+        )
         if active and (starts or unit.name in named or related):
             made.append(unit)
     return tuple(made)

@@ -68,8 +68,8 @@ def _quality(sheet: Sheet, place: Fabric) -> Iterator[Problem]:
 
 
 def _twins(sheet: Sheet, place: Fabric) -> Iterator[Problem]:
-    """One cable lights two devices; when only one of them is up, half the bandwidth is gone. When both are in one subnet, traffic
-    leaves by the wrong one."""
+    """One cable lights two devices; when only one of them is up, half the bandwidth is gone. When both are in one
+    subnet, traffic leaves by the wrong one."""
     for pair in twins(sheet):
         states = {hca.name: hca.state for hca in pair}
         if len(pair) > 1 and "ACTIVE" in states.values() and set(states.values()) != {"ACTIVE"}:

@@ -39,7 +39,7 @@ def _ranks(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
             "tp_mismatch",
             "stop",
             f"Tensor parallel is {spec.tensor_parallel}, the nodes have {sum(per_node)} GPUs together",
-            meaning="Each rank takes one GPU; a GPU without a rank is of no use, and a rank without a GPU waits for ever.",
+            meaning="Each rank takes one GPU; a spare GPU is of no use, and a rank without one waits for ever.",
             remedy=f"Set tensor parallel to {sum(per_node)}, or choose other nodes.",
         )
     elif len(spec.nodes) == 1 and spec.tensor_parallel > per_node[0]:

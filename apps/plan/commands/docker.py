@@ -53,8 +53,8 @@ class Labels:
 
 @dataclass(frozen=True)
 class Container:
-    """What `docker run -d` is told. No --rm and no restart policy: a failed container keeps its log and its exit code, and
-    ranks never come up alone after a reboot."""
+    """What `docker run -d` is told. No --rm and no restart policy: a failed container keeps its log and its exit code,
+    and ranks never come up alone after a reboot."""
 
     name: str
     image: str
@@ -91,8 +91,8 @@ class Container:
 
 
 def start(container: Container) -> Shell:
-    """Observe, decide, act: adopt the container if this very run started it, remove our own stale one, refuse a foreign one (exit
-    code 3), else run it. Can be repeated at any line."""
+    """Observe, decide, act: adopt the container if this very run started it, remove our own stale one, refuse a
+    foreign one (exit code 3), else run it. Can be repeated at any line."""
     labels = container.labels
     own = f"{labels.deployment}/"
     same = words(Expanded(f"{labels.deployment}/{labels.revision}/", RUN_VARIABLE))
@@ -150,7 +150,8 @@ def logs(name: str) -> Command:
 
 
 def follow(name: str) -> Shell:
-    """Print the container's log until it ends; the exit code is the container's own (143 when it is gone altogether)."""
+    """Print the container's log until it ends; the exit code is the container's own (143 when it is gone
+    altogether)."""
     return script(
         forgiving(merged(logs(name))),
         assign("code", inspect(name, "{{.State.ExitCode}}")),

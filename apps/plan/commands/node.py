@@ -16,8 +16,8 @@ def listening() -> Shell:
 
 
 def drop_page_cache(*, root: bool) -> Shell:
-    """Write the page cache back and drop it, showing MemFree before and after; a refusal is said and is no failure, because the
-    launch only has less room. The words after sudo are the one line that a sudoers file may allow."""
+    """Write the page cache back and drop it, showing MemFree before and after; a refusal is said and is no failure,
+    because the launch only has less room. The words after sudo are the one line that a sudoers file may allow."""
     tee = Command.of(*(() if root else ("sudo", "-n")), "/usr/bin/tee", "/proc/sys/vm/drop_caches")
     free = Command.of("grep", "-E", "^MemFree:", "/proc/meminfo")
     return script(

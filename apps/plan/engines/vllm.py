@@ -11,7 +11,7 @@ from apps.plan.commands import docker, ray
 from apps.plan.engines.site import Site
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Stage, Step
-from apps.shell import Command, Shell, becoming, pipe, script
+from apps.shell import Command, Shell, becoming, forgiving, pipe, script
 
 RENDEZVOUS_PORT = 29501
 READY_TIMEOUT_S = 3600  # vLLM's own patience with its workers; the default of 600 s is shorter than a big model's load
@@ -22,8 +22,9 @@ CACHE_INSIDE = "/root/.cache/huggingface"
 class Argument:
     """One option of the engine's command line and who wanted it.
 
-    `effective`: the words that are passed, empty when it is dropped. `source`: spec (a field of the deployment), ours (needed for
-    the way it is started), yours (a further argument). `yours`: what was asked for where it differs. `reason`: why."""
+    `effective`: the words that are passed, empty when it is dropped. `source`: spec (a field of the deployment), ours
+    (needed for the way it is started), yours (a further argument). `yours`: what was asked for where it differs.
+    `reason`: why."""
 
     flag: str
     effective: tuple[str, ...]
@@ -33,7 +34,8 @@ class Argument:
 
 
 def arguments(spec: Spec, *, rank: int = 0, master: str = "") -> tuple[Argument, ...]:
-    """All options of `vllm serve` for a rank, in order. `master`: the head's fabric address (native multi-node only)."""
+    """All options of `vllm serve` for a rank, in order. `master`: the head's fabric address (native multi-node
+    only)."""
     fixed = (*_of_spec(spec), *_of_cluster(spec, rank, master))
     groups = group(spec.arguments)
     taken = {_canonical(flag): words for flag, words in groups}
@@ -165,7 +167,8 @@ def environment(spec: Spec, site: Site) -> tuple[tuple[str, str], ...]:
 
 
 def mount_of(model_path: str) -> str:
-    """The folder to show to a container. A hub snapshot is a farm of links into blobs beside it, so all of `hub` is needed."""
+    """The folder to show to a container. A hub snapshot is a farm of links into blobs beside it, so all of `hub` is
+    needed."""
     before, mark, _ = model_path.partition("/hub/models--")
     return f"{before}/hub" if mark else model_path
 
@@ -287,7 +290,7 @@ def _ray_nodes(head: Site, addresses: Sequence[str], gpus: int) -> Step:
         node=head.node,
         title=f"Wait until Ray shows {len(addresses)} nodes and 0.0/{gpus}.0 GPU",
         kind="wait",
-        script=script(status, Command.of("echo", ray.ADDRESSES), nodes).text,
+        script=script(status, Command.of("echo", ray.ADDRESSES), forgiving(nodes)).text,
         commands=(status.text, nodes.text),
         why=f"goes on when Ray shows exactly {', '.join(addresses)} and 0.0/{gpus}.0 GPU in use",
         gate={"name": "ray_nodes", "addresses": list(addresses), "gpus": float(gpus)},
@@ -297,7 +300,8 @@ def _ray_nodes(head: Site, addresses: Sequence[str], gpus: int) -> Step:
 
 
 def _kept_per_node(spec: Spec, places: Sequence[Site]) -> tuple[Step, ...]:
-    """Ray gives the head's NCCL_… and VLLM_… to all workers. Where the nodes' own values differ, vLLM is told to leave these alone."""
+    """Ray gives the head's NCCL_… and VLLM_… to all workers. Where the nodes' own values differ, vLLM is told to leave
+    these alone."""
     values = [dict(environment(spec, place)) for place in places]
     differ = sorted(
         name

@@ -1,5 +1,5 @@
-"""Clear the ground of one node, with consent: units first, so that they do not bring their containers back, then containers and
-processes, then wait until the memory is really free, then drop the page cache."""
+"""Clear the ground of one node, with consent: units first, so that they do not bring their containers back, then
+containers and processes, then wait until the memory is really free, then drop the page cache."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def container_of(sheet: Sheet | None, name: str) -> Container | None:
 
 
 def made_anew(sheet: Sheet | None, name: str) -> bool:
-    """Whether a unit makes this container again when it starts, so that removing it loses nothing. A unit that only starts an
-    existing one (`docker start`) does not."""
+    """Whether a unit makes this container again when it starts, so that removing it loses nothing. A unit that only
+    starts an existing one (`docker start`) does not."""
     return any(
         name in unit.containers and "docker start" not in (unit.exec_start or "")
         for unit in (sheet.units if sheet else None) or ()
@@ -133,10 +133,10 @@ def page_cache(name: str, sheet: Sheet | None) -> Iterator[Step]:
     """On unified memory the engine sees MemFree, so the page cache counts as taken until it is dropped."""
     if sheet is None or not (sheet.gpus and any(gpu.unified for gpu in sheet.gpus.gpus)):
         return
-    root = is_root(sheet)
-    sudo = sheet.privileges.sudo if sheet.privileges else None
+    root, rights = is_root(sheet), sheet.privileges
+    allowed = root or rights is None or rights.sudo == "all" or rights.drop_caches is True
     key, title = f"clear.page-cache.{name}", "Drop the page cache"
-    if not root and sudo in ("password", "none"):
+    if not allowed and rights and (rights.drop_caches is False or rights.sudo in ("password", "none")):
         yield steps.note(
             key,
             name,

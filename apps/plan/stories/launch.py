@@ -9,7 +9,7 @@ from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps
 from apps.plan.engines import command, vllm
 from apps.plan.engines.site import Site, container_name, sites
-from apps.plan.fit import claim_bytes, fit
+from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
 from apps.plan.problems import needed_ports, problems
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Plan, Stage, Step
@@ -20,8 +20,8 @@ DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
 
 
 def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -> Plan:  # noqa: B008  # frozen
-    """The plan of a launch. What stands in the way is in `problems`; while any of them is a stop or an unanswered consent, the
-    plan must not run. Where a node is unknown there is nothing to plan and `stages` is empty."""
+    """The plan of a launch. What stands in the way is in `problems`; while any of them is a stop or an unanswered
+    consent, the plan must not run. Where a node is unknown there is nothing to plan and `stages` is empty."""
     return start("launch", spec, sheets, given)
 
 
@@ -65,8 +65,8 @@ def _stages(
 
 
 def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> str:
-    """Why nothing needs to be done: every rank of this very revision runs and the API's port is open. Empty when something is
-    missing, when the sheets can't tell, or when the watch says that it is not healthy."""
+    """Why nothing needs to be done: every rank of this very revision runs and the API's port is open. Empty when
+    something is missing, when the sheets can't tell, or when the watch says that it is not healthy."""
     if given.healthy is False or spec.runtime != "docker" or not given.deployment:
         return ""
     for rank, node in enumerate(spec.nodes):
@@ -78,8 +78,8 @@ def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> st
     if not any(listener.port == spec.port for listener in head.listeners or ()):
         return ""
     return (
-        f"revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port {spec.port}; stop it first to start it "
-        "anew"
+        f"revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port {spec.port}; "
+        "stop it first to start it anew"
     )
 
 
@@ -121,7 +121,8 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
 
 
 def _ports_to_watch(story: str, spec: Spec, sheet: Sheet, given: Given) -> list[int]:
-    """Ports that must be free already now: those that nothing held when the plan was made. The others are what is cleared."""
+    """Ports that must be free already now: those that nothing held when the plan was made. The others are what is
+    cleared."""
     if story == "relaunch" or any(preflight.is_ours(one, given.deployment) for one in sheet.containers or ()):
         return []
     busy = {listener.port for listener in sheet.listeners or ()}
@@ -151,5 +152,5 @@ def _ground(story: str, spec: Spec, node: str, sheet: Sheet, given: Given) -> tu
         made.append(steps.ports_free(f"clear.ports.{node}", node, ports))
     wanted = claim_bytes(spec, sheet)
     if made and wanted:
-        made.append(steps.memory_free(f"clear.memory.{node}", node, wanted))
+        made.append(steps.memory_free(f"clear.memory.{node}", node, wanted - SLACK_BYTES))
     return (*made, *ground.page_cache(node, sheet))

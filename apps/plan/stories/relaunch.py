@@ -11,6 +11,6 @@ from apps.plan.stories.launch import start
 
 
 def relaunch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -> Plan:  # noqa: B008  # frozen
-    """As `launch`, after removing everything that carries this deployment's label. If the very revision is healthy already, the
-    steps are notes that say so; `given.healthy=False` (the watch knows better) relaunches it anyway."""
+    """As `launch`, after removing everything that carries this deployment's label. If the very revision is healthy
+    already, the steps are notes that say so; `given.healthy=False` (the watch knows better) relaunches it anyway."""
     return start("relaunch", spec, sheets, given)

@@ -11,9 +11,9 @@ from apps.plan.stories import ground
 
 
 def restore(undo: Sequence[Mapping[str, Any]], nodes: Sequence[str], sheets: Mapping[str, Sheet] | None = None) -> Plan:
-    """`undo`: the undo values of the clearing steps that succeeded, oldest first (see Step.undo; a flat {"node", "unit", …} is taken
-    too). For a thing that was cleared several times the oldest state counts. The phase is called `clearing`: it is the same
-    ground. `sheets` only decide whether sudo is needed."""
+    """`undo`: the undo values of the clearing steps that succeeded, oldest first (see Step.undo; a flat {"node",
+    "unit", …} is taken too). For a thing that was cleared several times the oldest state counts. The phase is called
+    `clearing`: it is the same ground. `sheets` only decide whether sudo is needed."""
     made: list[Step] = []
     for node in nodes:
         mine = [one for one in undo if one.get("node") == node]

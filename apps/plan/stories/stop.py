@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from apps.facts.sheet import Sheet
 from apps.plan import steps
-from apps.plan.fit import claim_bytes
+from apps.plan.fit import claim_bytes, holders
+from apps.plan.preflight import NOTABLE_BYTES
 from apps.plan.problems import needed_ports
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Plan, Stage, Step
@@ -17,8 +18,8 @@ BACK = 0.5  # of what the engine claimed: others may use the rest, and this must
 
 
 def stop(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
-    """Needs no sheet: what is ours is found on the node by its label. Containers go before the engine's job is ended, so that the
-    log's last byte is still written."""
+    """Needs no sheet: what is ours is found on the node by its label. Containers go before the engine's job is ended,
+    so that the log's last byte is still written."""
     made = tuple(step for node in spec.nodes for step in _node(spec, node, sheets.get(node), given))
     return Plan(
         "stop", given.deployment, given.revision, spec.nodes, (Stage("Stop", "stopping", made),), spec=spec.to_json()
@@ -42,14 +43,24 @@ def _node(spec: Spec, node: str, sheet: Sheet | None, given: Given) -> list[Step
     ports = needed_ports(spec, node)
     if ports:
         made.append(steps.ports_free(f"stop.ports.{node}", node, ports))
-    wanted = int((claim_bytes(spec, sheet) or 0) * BACK) if sheet else 0
-    if wanted:
-        made.append(steps.memory_free(f"stop.memory.{node}", node, wanted))
-    else:
-        made.append(
-            steps.note(f"stop.memory.{node}", node, "Memory", why="not waited for: how much the engine took is unknown")
-        )
+    made.append(_memory(spec, node, sheet, given))
     return made
+
+
+def _memory(spec: Spec, node: str, sheet: Sheet | None, given: Given) -> Step:
+    """Half of the claim must be free again; others on the node may use the rest."""
+    key = f"stop.memory.{node}"
+    wanted = int((claim_bytes(spec, sheet) or 0) * BACK) if sheet else 0
+    others = (
+        [one.name for one in holders(sheet, given.deployment) if not one.own and one.bytes >= NOTABLE_BYTES]
+        if sheet
+        else []
+    )
+    if others:
+        return steps.note(key, node, "Memory", why=f"not waited for: {', '.join(others)} also hold memory here")
+    if not wanted:
+        return steps.note(key, node, "Memory", why="not waited for: how much the engine took is unknown")
+    return steps.memory_free(key, node, wanted)
 
 
 def _renamed(step: Step) -> Step:
