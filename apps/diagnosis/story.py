@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.diagnosis.lines import _TO_WORDS as _WORDS
 from apps.diagnosis.lines import NOBODY, Origin, Splitter, bars, clean, origin_of, words
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
@@ -163,13 +162,12 @@ class Book:
             by_sign.setdefault(sign.trigger.encode(), []).append(sign)
         return cls(
             {word: tuple(found) for word, found in by_rule.items()}, {word: tuple(found) for word, found in by_sign.items()},
-            frozenset(by_rule) | frozenset(by_sign) | {b"pid", b"error", b"exception"},
+            frozenset(by_rule) | frozenset(by_sign),
         )
 
 
 _EXCEPTION = re.compile(r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S")
 _GENERIC = Sign("", _EXCEPTION, "exited", SUSPECT)
-_BLANK_PREFIX = re.compile(r"\s*$")
 
 
 class LogReader:
@@ -204,19 +202,25 @@ class LogReader:
         triggers, story, number = self._book.triggers, self._story, self._number
         for raw in lines:
             number += 1
-            found = triggers.intersection(raw.translate(_WORDS).split())
-            if found or b"\x1b" in raw or b"%" in raw or story.open_sign is not None or raw[:1] in _BLANKS or not raw:
+            found = triggers.intersection(words(raw))
+            if found or b"%" in raw or b"\x1b" in raw or _may_matter(story, raw):
                 _take_line(self._book, story, clean(raw), number)
         self._number = number
 
 
-_BLANKS = (b"(", b" ")
+def _may_matter(story: Story, raw: bytes) -> bool:
+    """Whether a line without any trigger word may still tell something."""
+    return (
+        story.open_sign is not None
+        or (raw[:1] == b" " and "ray_section" in story.marks)
+        or (SUSPECT not in story.signs and (b"Error: " in raw or b"Exception: " in raw))
+    )
 
 
 def _take_line(book: Book, story: Story, raw: bytes, number: int) -> None:
     found = book.triggers.intersection(words(raw))
     has_bar = b"%" in raw
-    if not (found or has_bar or story.open_sign is not None):
+    if not (found or has_bar or _may_matter(story, raw)):
         return
     origin, text = origin_of(raw.decode("utf-8", "replace"))
     line = Line(number, text, origin, rank_of(story, origin))
@@ -230,15 +234,22 @@ def _take_line(book: Book, story: Story, raw: bytes, number: int) -> None:
             _apply(rule, story, line)
         for sign in book.signs.get(word, ()):
             _look_for(sign, story, line)
-    if b"error" in found or b"exception" in found or b":" in raw:
+    if raw[:1] == b" " and "ray_section" in story.marks:
+        for rule in book.rules.get(b" ", ()):
+            _apply(rule, story, line)
+    if b"Error: " in raw or b"Exception: " in raw:
         _look_for_exception(story, line)
 
 
 def _apply(rule: Rule, story: Story, line: Line) -> None:
     match = rule.pattern.search(line.text)
-    if match is not None:
-        story.votes[rule.kind] += rule.votes
+    if match is None:
+        return
+    story.votes[rule.kind] += rule.votes
+    try:
         rule.act(story, match, line)
+    except (ValueError, OverflowError):
+        return  # "1.2.3 GiB": figures that are none; such a line tells nothing
 
 
 def _look_for(sign: Sign, story: Story, line: Line) -> None:
@@ -246,9 +257,16 @@ def _look_for(sign: Sign, story: Story, line: Line) -> None:
     if match is not None:
         if sign.kind:
             story.votes[sign.kind] += 3
-        story.suspect(sign, line.number, line.text, line.rank, {**sign.values, **sign.extract(match)})
+        story.suspect(sign, line.number, line.text, line.rank, {**sign.values, **_extracted(sign, match)})
     elif sign.wrapped and story.open_sign is None and len(line.text) < 400:
         story.open_sign = (sign, line.number, line.text, line.rank, FOLLOWING)
+
+
+def _extracted(sign: Sign, match: re.Match[str]) -> dict[str, Any]:
+    try:
+        return sign.extract(match)
+    except (ValueError, OverflowError):
+        return {}
 
 
 def _go_on(story: Story, text: str) -> None:
@@ -260,7 +278,7 @@ def _go_on(story: Story, text: str) -> None:
     match = sign.pattern.search(whole)
     if match is not None and None not in match.groups():
         story.open_sign = None
-        story.suspect(sign, number, whole, rank, {**sign.values, **sign.extract(match)})
+        story.suspect(sign, number, whole, rank, {**sign.values, **_extracted(sign, match)})
     elif left <= 1 or len(whole) > 4_000:
         story.open_sign = None
     else:
@@ -345,7 +363,8 @@ def _failure(story: Story) -> Failure | None:
     if reason == "exited" and strength == ECHO and set(codes.values()) & {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT"}:
         reason = "engine_crashed"
     known = REASONS[reason]
-    values.update(cause=found.cause if reason == found.reason else reason, phase=found.phase)
+    values["cause"] = found.cause if reason == found.reason else reason
+    values.setdefault("phase", found.phase)
     if strength >= ROOT:
         confidence = "high"
     else:

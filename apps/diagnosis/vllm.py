@@ -12,8 +12,11 @@ from typing import Any
 from apps.diagnosis.lines import bars
 from apps.diagnosis.masking import MASK, mask_text
 from apps.diagnosis.nccl import RULES as NCCL_RULES
+from apps.diagnosis.nccl import SIGNS as NCCL_SIGNS
+from apps.diagnosis.ray import RULES as RAY_RULES
+from apps.diagnosis.ray import SIGNS as RAY_SIGNS
 from apps.diagnosis.reading import Reading
-from apps.diagnosis.signs import number
+from apps.diagnosis.signs import ENGINE_SIGNS, number
 from apps.diagnosis.story import Act, Book, Line, LogReader, Rule, Story
 
 
@@ -51,7 +54,7 @@ def _version(story: Story, match: re.Match[str], line: Line) -> None:
 def _headless(story: Story, match: re.Match[str], line: Line) -> None:
     _version(story, match, line)
     story.marks["headless"] = True
-    story.fact(headless=True, head=match["head"])
+    story.fact(headless=True, head_address=match["head"])
 
 
 _ARGUMENT = re.compile(r"'(?P<name>\w{1,60})': (?P<value>\[[^\]]{0,400}\]|'[^']{0,400}'|[^,}\s]{1,60})")
@@ -276,7 +279,7 @@ RULES: tuple[Rule, ...] = (
     _rule("deprecated", r"\[DEPRECATED\]", _harmless("deprecated_argument", "An argument is deprecated")),
 )
 
-_BOOK = Book.of((*RULES, *NCCL_RULES))
+_BOOK = Book.of((*RULES, *NCCL_RULES, *RAY_RULES), (*ENGINE_SIGNS, *NCCL_SIGNS, *RAY_SIGNS))
 
 
 class Reader(LogReader):

@@ -1,0 +1,146 @@
+"""Copies and downloads: rsync (--info=progress2), hf and huggingface-cli, docker pull. Progress, what is left, what went wrong."""
+
+from __future__ import annotations
+
+import re
+
+from apps.diagnosis.lines import bars
+from apps.diagnosis.reading import Progress
+from apps.diagnosis.signs import EFFECT, ROOT, Sign, number
+from apps.diagnosis.story import Act, Line, Rule, Story
+
+MOST_LAYERS = 512
+
+
+def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 2) -> Rule:
+    return Rule(kind, trigger, re.compile(pattern), act, votes)
+
+
+def _advance(story: Story, phase: str, share: float, done: int | None, total: int | None, unit: str) -> None:
+    """`overall` never falls, although rsync's own percentage may while it still finds files."""
+    before = story.transfer.overall if story.transfer is not None else 0.0
+    story.transfer = Progress(phase, round(max(before, min(share, 1.0)), 4), done, total, unit)
+
+
+_SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def _size(text: str) -> int:
+    """Bytes of rsync's figure: "188,743,683", "188.743.683" (other locales) or "1.32G" (with -h)."""
+    scale = _SCALES.get(text[-1].upper())
+    if scale is not None:
+        return round(float(text[:-1].replace(",", ".")) * scale)
+    return int(re.sub(r"\D", "", text))
+
+
+def _rsync_frame(story: Story, match: re.Match[str], line: Line) -> None:
+    size, percent = _size(match["bytes"]), int(match["pct"])
+    story.fact(bytes=size, pct=percent, rate=match["rate"], eta=match["eta"], done=False)
+    if match["left"] is not None:
+        left, found = int(match["left"]), int(match["all"])
+        story.fact(files_done=int(match["files"]), to_check=[left, found], done=left == 0 and percent == 100 and match["list"] == "to")
+    total = round(size * 100 / percent) if percent else None
+    _advance(story, "copying", percent / 100, size, total, "bytes")
+
+
+def _rsync_end(story: Story, match: re.Match[str], line: Line) -> None:
+    story.fact(done=True)
+    story.milestone("copied", line, sent_bytes=_size(match["sent"]))
+    before = story.transfer
+    _advance(story, "copied", 1.0, before.done if before else None, before.done if before else None, "bytes")
+
+
+def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
+    for bar in bars(line.text):
+        if re.search(r"Fetching \d+ files", bar.label):
+            story.votes["hf"] += 3
+            story.fact(files=[int(bar.done), int(bar.total or 0)])
+            share = bar.done / bar.total if bar.total else 0.0
+            _advance(story, "fetching", share, int(bar.done), int(bar.total or 0), "files")
+        elif bar.unit == "bytes" and re.search(r"\.(?:safetensors|bin|gguf|json|txt|model|pt|pth)$", bar.label):
+            story.votes["hf"] += 1
+            name = bar.label.rsplit(" ", 1)[-1]
+            story.fact(current={"file": name, "pct": bar.percent, "rate": bar.rate.strip()})
+            if story.transfer is None or story.transfer.unit == "bytes":
+                story.transfer = None if story.transfer is not None and story.transfer.done and bar.done < story.transfer.done else story.transfer
+                _advance(story, "fetching", bar.percent / 100, int(bar.done), int(bar.total or 0), "bytes")
+
+
+def _hub_vote(story: Story, match: re.Match[str], line: Line) -> None:
+    story.milestone("download_started", line, file=match["file"])
+
+
+def _retry_after(story: Story, match: re.Match[str], line: Line) -> None:
+    found = story.signs.get(ROOT)
+    if found is not None and found.reason == "hub_rate_limited":
+        found.values["retry_after_s"] = int(match["seconds"])
+
+
+_WORDS = {"Pull complete": "done", "Already exists": "done"}
+
+
+def _layer(story: Story, match: re.Match[str], line: Line) -> None:
+    seen, done = story.marks.setdefault("layers", []), story.marks.setdefault("layers_done", [])
+    identity = match["id"]
+    if identity not in seen and len(seen) < MOST_LAYERS:
+        seen.append(identity)
+    if match["state"] in _WORDS and identity not in done and len(done) < MOST_LAYERS:
+        done.append(identity)
+    story.fact(layers=len(seen), done=len(done))
+    _advance(story, "pulling", len(done) / len(seen) if "image_ended" in story.marks or len(done) < len(seen) else 0.99, len(done), len(seen), "layers")
+
+
+def _pulling(story: Story, match: re.Match[str], line: Line) -> None:
+    story.first(image=f"{match['repository']}:{match['tag']}")
+    story.milestone("pull_started", line, image=story.facts["image"])
+
+
+def _pulled(story: Story, match: re.Match[str], line: Line) -> None:
+    story.marks["image_ended"] = True
+    story.milestone("pulled", line, image=match["image"])
+    _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
+
+
+_LAYER = r"^(?P<id>[0-9a-f]{12}): (?P<state>Pull complete|Already exists|Pulling fs layer|Waiting|Verifying Checksum|Download complete|Downloading|Extracting|Retrying)"
+_FRAME = (r"^\s*(?P<bytes>\d[\d,.]{0,30}[KMGTkmgt]?)\s{1,8}(?P<pct>\d{1,3})%\s{1,8}(?P<rate>[\d.,]{1,12}[kKMGT]?B/s)\s{1,8}(?P<eta>\d{1,6}:\d\d:\d\d)"
+          r"(?:\s{1,4}\(xfe?r#(?P<files>\d{1,9}), (?P<list>to|ir)-chk=(?P<left>\d{1,9})/(?P<all>\d{1,9})\))?")
+
+RULES: tuple[Rule, ...] = (
+    _rule("rsync", "%", _FRAME, _rsync_frame, 2),
+    _rule("rsync", "received", r"^sent (?P<sent>[\d.,]+[KMGT]?) bytes\s+received [\d.,]+[KMGT]? bytes", _rsync_end, 5),
+    _rule("rsync", "rsync", r"^rsync(?: error)?: ", lambda story, match, line: None, 4),
+    _rule("hf", "%", r"%", _hub_bars, 0),
+    _rule("hf", "downloading", r"Downloading '(?P<file>[^']{1,400})' to '", _hub_vote, 4),
+    _rule("hf", "download", r"(?:huggingface-cli|hf) download", lambda story, match, line: None, 3),
+    _rule("hf", "retry", r"Retry after (?P<seconds>\d{1,6}) seconds", _retry_after, 1),
+    *(_rule("docker-pull", trigger, _LAYER, _layer, 2) for trigger in (
+        "complete", "exists", "fs", "waiting", "verifying", "downloading", "extracting", "retrying")),
+    _rule("docker-pull", "pulling", r"^(?P<tag>[\w.-]+): Pulling from (?P<repository>\S+)", _pulling, 5),
+    _rule("docker-pull", "status", r"^Status: (?:Downloaded newer image for|Image is up to date for) (?P<image>\S+)", _pulled, 5),
+)
+
+
+def _code(match: re.Match[str]) -> dict[str, object]:
+    return {"code": number(match["code"])}
+
+
+SIGNS: tuple[Sign, ...] = (
+    Sign("space", re.compile(r"^rsync: .*(?:write failed|mkdir|mkstemp|ftruncate|receiver).*No space left on device"), "disk_full",
+         cause="disk_full_on_target", kind="rsync"),
+    Sign("register", re.compile(r"failed to register layer: .*no space left on device"), "disk_full", kind="docker-pull", values={"error": "disk_full"}),
+    Sign("space", re.compile(r"(?i)no space left on device(?! \(28\)$)(?!.{0,80}/dev/shm)"), "disk_full"),
+    Sign("quota", re.compile(r"Disk quota exceeded"), "disk_full"),
+    Sign("denied", re.compile(r"^rsync: .*Permission denied \(13\)"), "permission_denied", cause="permission_denied_on_target", kind="rsync"),
+    Sign("rsync", re.compile(r"rsync: (?:command )?not found"), "program_missing", cause="rsync_missing_on_target", kind="rsync"),
+    Sign("closed", re.compile(r"^rsync(?: error)?: connection unexpectedly closed"), "copy_interrupted", EFFECT, cause="connection_lost", kind="rsync"),
+    Sign("timeout", re.compile(r"^rsync error: timeout in data send/receive|^\[\w+\] io timeout after"), "copy_interrupted", EFFECT, cause="connection_lost",
+         kind="rsync"),
+    Sign("code", re.compile(r"^rsync error: .*\(code (?P<code>\d+)\)"), "copy_interrupted", 1, cause="connection_lost", kind="rsync", extract=_code),
+    Sign("pull", re.compile(r"pull access denied for (?P<image>\S+?),"), "image_not_found", kind="docker-pull",
+         extract=lambda match: {"image": match["image"]}),
+    Sign("toomanyrequests", re.compile(r"toomanyrequests"), "image_pull", kind="docker-pull"),
+    Sign("authentication", re.compile(r"unauthorized: authentication required|no basic auth credentials"), "image_pull", kind="docker-pull",
+         values={"cause": "registry_login"}),
+    Sign("daemon", re.compile(r"Error response from daemon: Get \"https?://\S+\": .*(?:timeout|no such host|refused|EOF|unreachable)"), "image_pull",
+         kind="docker-pull"),
+)
