@@ -147,7 +147,7 @@ def _ray_addresses(text: str) -> list[str] | None:
 
 
 def _node_resources(status: RayStatus) -> list[str] | None:
-    """Addresses from `node:IP` resources, for the Ray builds whose `ray status` prints them; None when there are none."""
+    """Addresses from `node:IP` resources, for Ray builds whose `ray status` prints them; None when there are none."""
     found = sorted(name.removeprefix("node:") for name in status.resources if re.fullmatch(r"node:[\d.:a-f]*\d", name))
     return found or None
 

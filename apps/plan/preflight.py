@@ -166,14 +166,20 @@ def _ports(gate: Gate, sheet: Sheet) -> Iterator[Change]:
             released.add(listener.port)
 
 
+def names_of(sheet: Sheet, pid: int) -> tuple[str, ...]:
+    """What the sheet calls a process: as the GPU's driver and as the list of listeners name it."""
+    gpu = [one.name for one in (sheet.gpus.processes if sheet.gpus else ()) if one.pid == pid and one.name]
+    return tuple(sorted({*gpu, *(one.program for one in sheet.listeners or () if one.pid == pid and one.program)}))
+
+
 def _processes(gate: Gate, sheet: Sheet) -> Iterator[Change]:
     """A pid is reused: what will be ended must still be what was consented to."""
-    running = {process.pid: process.name for process in (sheet.gpus.processes if sheet.gpus else ())}
     for wanted in gate.get("processes", ()):
-        if wanted["pid"] in running and running[wanted["pid"]] != wanted["name"]:
+        now = names_of(sheet, wanted["pid"])
+        if now and not set(now) & set(wanted["names"]):
             yield Change(
                 "plan_changed",
-                f"process {wanted['pid']} on {sheet.node} is {running[wanted['pid']]} now, not {wanted['name']}",
+                f"process {wanted['pid']} on {sheet.node} is {', '.join(now)} now, not {', '.join(wanted['names'])}",
             )
 
 

@@ -1,19 +1,83 @@
-"""Which TCP ports a deployment needs on a node."""
+"""Which TCP ports a deployment needs on a node, and who has them."""
 
 from __future__ import annotations
 
-from apps.plan.commands import ray
-from apps.plan.spec import Spec
+from collections.abc import Iterator, Sequence
 
-RENDEZVOUS_PORT = 29501
+from apps.facts.sheet import Sheet
+from apps.facts.values import Listener
+from apps.plan.checks import way
+from apps.plan.commands import ray
+from apps.plan.preflight import is_ours
+from apps.plan.spec import Clear, Given, Spec
+from apps.plan.step import Problem
 
 
 def needed_ports(spec: Spec, node: str) -> tuple[int, ...]:
-    """On the head: the API's port and Ray's or the rendezvous'. On other nodes none that is fixed."""
+    """On the head: the API's port and Ray's or the rendezvous'. On other nodes none that is fixed. Ray's dashboard
+    (8265) is not started."""
     if not spec.nodes or node != spec.nodes[0]:
         return ()
     if spec.cluster == "ray" and spec.runtime == "docker":
         return (spec.port, ray.PORT)
     if spec.cluster == "native" and len(spec.nodes) > 1:
-        return (spec.port, RENDEZVOUS_PORT)
+        return (spec.port, ray.RENDEZVOUS_PORT)
     return (spec.port,)
+
+
+def check(spec: Spec, sheet: Sheet, cleared: Sequence[Clear], given: Given) -> Iterator[Problem]:
+    """`cleared`: what is in the way on this node anyhow; a port whose owner can't be seen most likely belongs to it."""
+    for port in needed_ports(spec, sheet.node):
+        listener = next((one for one in sheet.listeners or () if one.port == port), None)
+        if listener is None:
+            yield Problem("port_free", "fine", f"Port {port} is free on {sheet.node}", sheet.node)
+        elif given.deployment and any(
+            is_ours(one, given.deployment) and one.state == "running" for one in sheet.containers or ()
+        ):
+            title = f"Port {port} on {sheet.node} is held by this deployment itself"
+            yield Problem("port_ours", "fine", title, sheet.node)
+        else:
+            yield _busy(sheet, listener, cleared, given)
+
+
+def _busy(sheet: Sheet, listener: Listener, cleared: Sequence[Clear], given: Given) -> Problem:
+    owner = listener.program or "a process that this user may not see"
+    title = f"Port {listener.port} on {sheet.node} is taken by {owner}"
+    if listener.pid:
+        title += f" (process {listener.pid})"
+    evidence = f"{listener.address}:{listener.port}"
+    items = _owner(sheet, listener) or (() if listener.pid else tuple(cleared))
+    if not items:
+        return Problem(
+            "port_busy",
+            "stop",
+            title,
+            sheet.node,
+            "The engine could not listen there.",
+            "Stop its owner, or choose another port.",
+            evidence,
+        )
+    names = ", ".join(item.name for item in items)
+    return way.consent(
+        "port_busy",
+        title,
+        sheet,
+        items,
+        given,
+        meaning=f"It {'goes' if listener.pid else 'most likely goes'} with {names}; the launch waits until it is free.",
+        remedy="Allow that to be stopped, or choose another port.",
+        evidence=evidence,
+    )
+
+
+def _owner(sheet: Sheet, listener: Listener) -> tuple[Clear, ...]:
+    """The unit and the container whose process it is, as far as the sheet can tell; else the process itself."""
+    if listener.pid is None:
+        return ()
+    container = next((one for one in sheet.containers or () if one.pid == listener.pid), None)
+    unit = next((one for one in sheet.units or () if one.pid == listener.pid), None)
+    if container and unit is None:
+        unit = way.unit_of(sheet, container.name)
+    made = [Clear(sheet.node, "unit", unit.name)] if unit else []
+    made += [Clear(sheet.node, "container", container.name)] if container else []
+    return tuple(made) or (Clear(sheet.node, "process", str(listener.pid)),)

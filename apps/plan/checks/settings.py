@@ -41,6 +41,7 @@ def _ranks(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
             f"Tensor parallel is {spec.tensor_parallel}, the nodes have {sum(per_node)} GPUs together",
             meaning="Each rank takes one GPU; a spare GPU is of no use, and a rank without one waits for ever.",
             remedy=f"Set tensor parallel to {sum(per_node)}, or choose other nodes.",
+            change={"tensor_parallel": sum(per_node)},
         )
     elif len(spec.nodes) == 1 and spec.tensor_parallel > per_node[0]:
         yield Problem(
@@ -91,6 +92,7 @@ def _attention(spec: Spec, config: Mapping[str, Any] | None) -> Iterator[Problem
             meaning="The recipe asks for it; the engine would fail or give wrong answers.",
             remedy="Use TRITON_ATTN as attention backend.",
             evidence=f"attention backend {asked}",
+            change={"attention_backend": "TRITON_ATTN"},
         )
     elif is_hybrid_gdn(config):
         yield Problem("attention", "fine", f"Attention backend {asked or 'left to the engine'} with GDN layers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from apps.shell import Command
 
 PORT = 6379
+RENDEZVOUS_PORT = 29501  # native multi-node, where the ranks meet without Ray
 OBJECT_STORE_BYTES = 1 << 30  # the default takes 30 % of the memory that the model needs
 ADDRESSES = "--- addresses"  # what the gate looks for between the two answers
 

@@ -13,7 +13,6 @@ from apps.plan.spec import Given, Spec
 from apps.plan.step import Stage, Step
 from apps.shell import Command, Shell, becoming, forgiving, pipe, script
 
-RENDEZVOUS_PORT = 29501
 READY_TIMEOUT_S = 3600  # vLLM's own patience with its workers; the default of 600 s is shorter than a big model's load
 CACHE_INSIDE = "/root/.cache/huggingface"
 
@@ -87,7 +86,7 @@ def _of_cluster(spec: Spec, rank: int, master: str) -> tuple[Argument, ...]:
             ("--nnodes", str(len(spec.nodes))),
             ("--node-rank", str(rank)),
             ("--master-addr", master),
-            ("--master-port", str(RENDEZVOUS_PORT)),
+            ("--master-port", str(ray.RENDEZVOUS_PORT)),
         )
         made = [
             Argument(flag, (flag, value), "ours", "the ranks meet at the head's fabric address")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from apps.facts.sheet import Sheet
 from apps.plan import steps
+from apps.plan.fit import GIB, holders
 from apps.plan.spec import Given
 from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import ground
+
+BACK = 0.8  # the rest may be taken by others meanwhile
 
 
 def clear(nodes: Sequence[str], sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
@@ -17,7 +20,7 @@ def clear(nodes: Sequence[str], sheets: Mapping[str, Sheet], *, given: Given) ->
     for node in nodes:
         found = list(ground.clearing(node, sheets.get(node), given.clear))
         if found:
-            made += [*found, *ground.page_cache(node, sheets.get(node))]
+            made += [*found, *_memory(node, sheets.get(node), given), *ground.page_cache(node, sheets.get(node))]
         else:
             made.append(
                 steps.note(
@@ -25,3 +28,12 @@ def clear(nodes: Sequence[str], sheets: Mapping[str, Sheet], *, given: Given) ->
                 )
             )
     return Plan("clear", given.deployment, given.revision, tuple(nodes), (Stage("Clear", "clearing", tuple(made)),))
+
+
+def _memory(node: str, sheet: Sheet | None, given: Given) -> Iterator[Step]:
+    """Most of what the cleared things held must be free; in whole GiB, so that the plan stays the same for a while."""
+    names = {one.name for one in given.clear if one.node == node}
+    held = sum(one.bytes for one in holders(sheet, 0) if one.name in names) if sheet else 0
+    wanted = int(held * BACK) // GIB * GIB
+    if wanted:
+        yield steps.memory_free(f"clear.memory.{node}", node, wanted)

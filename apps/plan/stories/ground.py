@@ -7,28 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from apps.facts.sheet import Sheet
-from apps.facts.values import Container, Unit
 from apps.plan import steps
 from apps.plan.commands import docker, node, systemd
+from apps.plan.found import container_of, is_root, known, unit_of
 from apps.plan.spec import Clear
 from apps.plan.step import Step
 from apps.shell import Command, Shell, script
-
-
-def is_root(sheet: Sheet | None) -> bool:
-    return bool(sheet and sheet.machine and sheet.machine.uid == 0)
-
-
-def unit_of(sheet: Sheet | None, name: str) -> Unit | None:
-    return next((unit for unit in (sheet.units if sheet else None) or () if _bare(unit.name) == _bare(name)), None)
-
-
-def _bare(name: str) -> str:
-    return name.removesuffix(".service")
-
-
-def container_of(sheet: Sheet | None, name: str) -> Container | None:
-    return next((one for one in (sheet.containers if sheet else None) or () if one.name == name), None)
 
 
 def made_anew(sheet: Sheet | None, name: str) -> bool:
@@ -42,7 +26,7 @@ def made_anew(sheet: Sheet | None, name: str) -> bool:
 
 def clearing(name: str, sheet: Sheet | None, consented: Sequence[Clear]) -> Iterator[Step]:
     """The steps that stop what was consented to on one node; nothing when nothing was."""
-    mine = [one for one in consented if one.node == name]
+    mine = known(sheet, consented) if sheet else []
     units = [one for one in mine if one.kind == "unit"]
     if units:
         yield from _units(name, sheet, units)

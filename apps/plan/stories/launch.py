@@ -10,8 +10,9 @@ from apps.plan import preflight, steps
 from apps.plan.engines import command, vllm
 from apps.plan.engines.site import Site, container_name, sites
 from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
+from apps.plan.found import container_of, known
 from apps.plan.problems import needed_ports, problems
-from apps.plan.spec import Given, Spec
+from apps.plan.spec import Given, Spec, validate
 from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import ground
 
@@ -21,7 +22,8 @@ DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
 
 def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -> Plan:  # noqa: B008  # frozen
     """The plan of a launch. What stands in the way is in `problems`; while any of them is a stop or an unanswered
-    consent, the plan must not run. Where a node is unknown there is nothing to plan and `stages` is empty."""
+    consent, the plan must not run. Where a node is unknown or a field is nonsense there is nothing to plan, and
+    `stages` is empty."""
     return start("launch", spec, sheets, given)
 
 
@@ -30,7 +32,7 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
     found = problems(spec, sheets, given)
     places = sites(spec, sheets)
     stages: tuple[Stage, ...] = ()
-    if places and all(isinstance(place, Site) for place in places):
+    if not validate(spec) and places and all(isinstance(place, Site) for place in places):
         ready = tuple(place for place in places if isinstance(place, Site))
         stages = _stages(story, spec, sheets, given, ready)
     return Plan(
@@ -70,7 +72,7 @@ def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> st
     if given.healthy is False or spec.runtime != "docker" or not given.deployment:
         return ""
     for rank, node in enumerate(spec.nodes):
-        found = ground.container_of(sheets.get(node), container_name(spec, rank))
+        found = container_of(sheets.get(node), container_name(spec, rank))
         ours = found and preflight.is_ours(found, given.deployment) and found.state == "running"
         if not found or not ours or found.labels.get("sparkweb.revision") != str(given.revision):
             return ""
@@ -87,8 +89,8 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
     """A fresh look at one node, compared with what this plan takes for true."""
     image = preflight.find_image(sheet, spec.image) if spec.runtime == "docker" else None
     model = preflight.find_model(sheet, spec.model_path) if spec.model_path else None
-    mine = [one for one in given.clear if one.node == sheet.node]
-    pids = {int(one.name) for one in mine if one.kind == "process" and one.name.isdigit()}
+    mine = known(sheet, given.clear)
+    pids = [int(one.name) for one in mine if one.kind == "process"]
     gate: dict[str, Any] = preflight.gate(
         sheet,
         docker=spec.runtime == "docker",
@@ -101,11 +103,7 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
         deployment=given.deployment,
         cleared=[one.name for one in mine if one.kind == "container"],
         seen=sorted(one.name for one in sheet.containers or () if one.state == "running"),
-        processes=[
-            {"pid": one.pid, "name": one.name}
-            for one in (sheet.gpus.processes if sheet.gpus else ())
-            if one.pid in pids
-        ],
+        processes=[{"pid": pid, "names": list(preflight.names_of(sheet, pid))} for pid in pids],
         ports=_ports_to_watch(story, spec, sheet, given),
         disk_bytes=DISK_FLOOR_BYTES,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apps.facts.sheet import Sheet
+from apps.plan.found import is_root
 from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import ground
 
@@ -24,6 +25,6 @@ def restore(undo: Sequence[Mapping[str, Any]], nodes: Sequence[str], sheets: Map
                 units.setdefault(str(unit["unit"]), dict(unit))
             for container in one.get("containers", ()):
                 containers.setdefault(str(container["name"]), dict(container))
-        root = ground.is_root((sheets or {}).get(node))
+        root = is_root((sheets or {}).get(node))
         made += ground.put_back(node, list(units.values()), list(containers.values()), root=root)
     return Plan("restore", 0, 0, tuple(nodes), (Stage("Restore", "clearing", tuple(made)),) if made else ())

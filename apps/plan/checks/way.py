@@ -1,0 +1,78 @@
+"""What is in the way on a node, and the consent that would move it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from apps.facts.sheet import Sheet
+from apps.facts.values import Unit
+from apps.plan.fit import ENGINE_WORDS, Holder, holders, load_of, room_of
+from apps.plan.preflight import NOTABLE_BYTES
+from apps.plan.spec import Clear, Given, Spec
+from apps.plan.step import Problem
+
+
+def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) -> tuple[Holder, ...]:
+    """Who must go for the engine to find its memory free: everyone who holds a notable part, once there is too little;
+    nobody while there is enough."""
+    room = room_of(spec, sheet, Given(deployment=given.deployment))
+    if room is None:
+        return ()
+    load = load_of(spec, sheets)
+    wanted = room.claim if room.claim is not None else (load.weights or 0) + load.runtime + (load.fixed_kv or 0)
+    if wanted <= room.after:
+        return ()
+    found = [one for one in holders(sheet, given.deployment) if not one.own]
+    notable = [one for one in found if one.bytes >= NOTABLE_BYTES]
+    unknown = [one for one in found if one.bytes == 0 and one.kind == "container" and unit_of(sheet, one.name)]
+    return tuple(notable + unknown if notable else ())
+
+
+def unit_of(sheet: Sheet, container: str) -> Unit | None:
+    return next((unit for unit in sheet.units or () if container in unit.containers), None)
+
+
+def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
+    """Units that start these containers, hold the memory themselves, or are running parts of the same engine stack."""
+    containers = {one.name for one in found if one.kind == "container"}
+    named = {one.name for one in found if one.kind == "unit"}
+    made = []
+    for unit in sheet.units or ():
+        active = unit.active in ("active", "activating", "reloading")
+        starts = bool(containers & set(unit.containers))
+        related = (
+            not unit.containers
+            and unit.vendor is not True
+            and bool(ENGINE_WORDS.search(f"{unit.name} {unit.exec_start or ''}"))
+        )
+        if active and (starts or unit.name in named or related):
+            made.append(unit)
+    return tuple(made)
+
+
+def items_for(sheet: Sheet, found: Sequence[Holder]) -> tuple[Clear, ...]:
+    """What to stop, in order: units before the containers that they start."""
+    units = [Clear(sheet.node, "unit", unit.name) for unit in units_behind(sheet, found)]
+    return (*units, *(Clear(sheet.node, one.kind, one.name) for one in found if one.kind != "unit"))
+
+
+def _identity(node: str, kind: str, name: str) -> tuple[str, str, str]:
+    return node, kind, name.removesuffix(".service")
+
+
+def settle(problem: Problem, given: Given) -> Problem:
+    """The same, as `fine`, when everything it asks for was consented to."""
+    asked = {_identity(item["node"], item["kind"], item["name"]) for item in problem.clear}
+    consented = {_identity(one.node, one.kind, one.name) for one in given.clear}
+    if not asked or not asked <= consented:
+        return problem
+    return replace(problem, severity="fine", title=f"{problem.title}; it will be cleared", remedy="")
+
+
+def consent(
+    name: str, title: str, sheet: Sheet, items: Sequence[Clear], given: Given, meaning: str, remedy: str, evidence: str
+) -> Problem:
+    """A Problem that asks for these items, or the same as fine when they were consented to."""
+    asked = tuple(asdict(item) for item in items)
+    return settle(Problem(name, "consent", title, sheet.node, meaning, remedy, evidence, asked), given)
