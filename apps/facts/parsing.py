@@ -214,7 +214,7 @@ class _Piece:
 
     def text(self) -> str:
         data = bytes(self.head) + (b"\n" if self.cut else b"") + bytes(self.tail[-TAIL_BYTES:])
-        return data.removeprefix(b"\n").decode("utf-8", "replace").replace("\0", "\ufffd")
+        return data.removeprefix(b"\n").removesuffix(b"\r").decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def pieces(source: IO[bytes]) -> Iterator[_Piece]:

@@ -179,7 +179,7 @@ def read(nonce: str, stdout: bytes) -> dict[str, Evidence]:
     ended: dict[str, tuple[str, ...]] = {}
     sizes: dict[str, int] = {}
     bodies: dict[str, bytes] = {}
-    for index, frame in enumerate((data[start:] + b"\n").split(b"\n" + mark + b" ")[1:]):
+    for index, frame in enumerate(data[start:].split(b"\n" + mark + b" ")[1:]):
         head, _, body = frame.partition(b"\n")
         words = tuple(head.decode("ascii", "replace").split(" "))
         if words[0] == "section" and len(words) == 6:
@@ -188,7 +188,6 @@ def read(nonce: str, stdout: bytes) -> dict[str, Evidence]:
             sizes[words[1]] = int(words[2])
         elif len(words) == 2 and words[1] in {"out", "err"} and index:
             bodies.setdefault(f"{words[0]}.{words[1]}", body)
-    # The last body of a stream that was cut carries the newline added above, so that its length can't fit by accident.
     return {
         name: evidence
         for name, words in ended.items()
