@@ -111,6 +111,7 @@ def describe(folder: Path) -> Engine:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # with it, the backend "uni" is not taken: a worker process more
             "TORCHDYNAMO_DISABLE": "1",
             "VLLM_CACHE_ROOT": str(folder / "cache"),
             "VLLM_CONFIG_ROOT": str(folder / "config"),

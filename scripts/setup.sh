@@ -10,7 +10,8 @@ installed=.venv/installed-$(basename "$lock")
 missing=""
 need() { missing="$missing $1"; }
 command -v git >/dev/null 2>&1 || need git
-if ! command -v "$python" >/dev/null 2>&1; then
+if ! "$python" -c '' >/dev/null 2>&1; then
+    [ "$python" = python3 ] || { echo "setup: PYTHON=$python does not run; name a Python 3.11 or newer" >&2; exit 1; }
     need "python3 python3-venv"
 elif ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "setup: $python is $("$python" -V 2>&1); sparkweb needs Python 3.11 or newer." >&2
@@ -41,8 +42,14 @@ for done in "$installed" .venv/installed-requirements-dev.lock; do
     fi
 done
 
-echo "setup: installing $lock"
+echo "setup: installing $lock (about a minute)"
 started=$(date +%s)
-.venv/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --only-binary :all: -r "$lock"
+log=.venv/install.log
+if ! .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --require-hashes \
+    --only-binary :all: -r "$lock" >"$log" 2>&1; then
+    grep -v '^WARNING: Location' "$log" | tail -n 12 >&2
+    echo "setup: installing failed; above is the end of $PWD/$log. What was fetched is kept: run it again." >&2
+    exit 1
+fi
 cp "$lock" "$installed"
 echo "setup: done in $(($(date +%s) - started)) s"
