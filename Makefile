@@ -10,6 +10,10 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 bin := .venv/bin
 manage := $(bin)/python manage.py
+# The pretend world: how many times faster than true (36), and how many shards its model has (39).
+FACTOR ?=
+SHARDS ?=
+world := $(if $(FACTOR),--factor $(FACTOR)) $(if $(SHARDS),--shards $(SHARDS))
 once := $(if $(filter-out 0 no false,$(ONCE)),--once)
 
 .DEFAULT_GOAL := help
@@ -28,8 +32,8 @@ runtime:
 demo demo-real up engine: export PORT := $(PORT)
 demo demo-real up engine: export VAR := $(VAR)
 
-demo: runtime ## the whole story on two pretend Sparks, then the dashboard (PORT, VAR; ONCE=1 ends after the story)
-	@exec $(manage) demo $(once)
+demo: runtime ## the whole story on two pretend Sparks, then the dashboard (PORT, VAR, FACTOR; ONCE=1 ends after the story)
+	@exec $(manage) demo $(once) $(world)
 
 engine: runtime
 	@$(bin)/python scripts/real_engine.py
