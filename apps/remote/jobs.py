@@ -1,22 +1,17 @@
 """Detached jobs on a node: started exactly once by their id, followed by byte offset, ended as a whole tree.
 
 A job is a folder `~/.local/state/sparkweb/jobs/<id>/` on the node. Needed there: a POSIX shell, coreutils, grep and
-/proc;
-`setsid` (else perl or python3) lets the job outlive its login.
+/proc; `setsid` (else perl or python3) lets the job outlive its login. In the folder:
 
-| file       | what it is                                                                                          |
-| ---------- | --------------------------------------------------------------------------------------------------- |
-| the folder | the idempotency key: whoever finds it only completes or looks                                        |
-| `pid`      | "pid starttime boot_id" of the wrapper; made by a hard link, which only one candidate can win: it is
-both the claim and the record, so no instant exists at which a job is claimed by nobody |
-| `child`    | "pid starttime" of the job's own process, leader of its own session                                  |
-| `script`   | what runs                                                                                           |
-| `env.*`    | its environment, 0600, removed as soon as it was read                                                |
-| `log`      | both outputs merged, raw, at most LARGEST_LOG bytes; `log.capped` or `log.lost` says that more was
-written |
-| `hb`       | touched every 5 s                                                                                   |
-| `rc`       | "exit code, size of the log", by rename, padded beforehand so that a full disk can't prevent it      |
-| `cancel`   | somebody asked for the end; a start that comes later doesn't happen any more                         |
+- the folder itself is the idempotency key: whoever finds it only completes or looks;
+- `pid`: "pid starttime boot_id" of the job's keeper, made by a hard link, which only one candidate can win. It is both
+  the claim and the record, so there is no instant at which a job is claimed and nobody knows by whom;
+- `child`: "pid starttime" of the job's own process, the leader of a session of its own;
+- `script`: what runs; `env.*`: its environment, 0600, removed as soon as it was read;
+- `log`: both outputs merged, raw, at most LARGEST_LOG bytes; `log.capped` or `log.lost` says that there was more;
+- `hb`: touched every 5 s;
+- `rc`: "exit-code size-of-log", by rename, its space taken beforehand so that a full disk can't prevent it;
+- `cancel`: somebody asked for the end; a start that comes later does not happen any more.
 """
 
 from __future__ import annotations
@@ -32,8 +27,6 @@ from apps.remote.transport import ConnectionLost, JobLook, RemoteError, Result, 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LARGEST_LOG = 1 << 30  # bytes
 START_WITHIN_S = 30
-RC_CANCELLED = 143  # 128 + TERM: what a job that was cancelled before it ran reports
-RC_TOO_LONG = 124  # as timeout(1)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -237,16 +230,19 @@ if [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ]; then
 {nonce}
   if command -v setsid >/dev/null 2>&1; then set -- setsid
   elif command -v perl >/dev/null 2>&1; then set -- perl -e 'use POSIX; POSIX::setsid(); exec @ARGV'
-  elif command -v python3 >/dev/null 2>&1; then set -- python3 -c 'import os, sys; os.setsid();
-  os.execvp(sys.argv[1], sys.argv[1:])'
+  elif command -v python3 >/dev/null 2>&1; then set -- python3 -c \
+      'import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])'
   else set -- nohup; fi
-  "$@" /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" {max_seconds} {cap} "$mask" "$@" </dev/null
-  >/dev/null 2>&1 &
+  "$@" /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" {max_seconds} {cap} "$mask" "$@" \
+    </dev/null >/dev/null 2>&1 &
   tries={tries}
   until [ -e "$dir/pid" ]; do
     tries=$((tries - 1))
-    if [ $tries -le 0 ]; then rm -f "$dir/env.$nonce"; echo "the job did not begin in time; hard links may not work
-    in $dir" >&2; exit 74; fi
+    if [ $tries -le 0 ]; then
+      rm -f "$dir/env.$nonce"
+      echo "the job did not begin in time: is there space, and are hard links allowed in $dir?" >&2
+      exit 74
+    fi
     sleep 0.1 2>/dev/null || sleep 1
   done
 fi

@@ -232,7 +232,11 @@ def _opened(transport: Tunnels, host: str, port: int, url: str, timeout_s: float
 
 def _parts(url: str) -> tuple[str, int, str]:
     parts = urlsplit(url)
-    if parts.scheme != "http" or not parts.hostname or parts.username is not None:
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if not port or parts.scheme != "http" or not parts.hostname or parts.username is not None:
         raise ValueError(f"{url!r} is not http://HOST:PORT/PATH")
     path = parts.path or "/"
-    return parts.hostname, parts.port or 80, f"{path}?{parts.query}" if parts.query else path
+    return parts.hostname, port, f"{path}?{parts.query}" if parts.query else path
