@@ -33,8 +33,8 @@ class Room:
 
     node: str
     total: int
-    available: int  # now
-    freed: int  # by what was consented to and by our own leftovers
+    available: int  # now, and what our own leftovers give back: they go without asking
+    freed: int  # by what was consented to
     freeable: int  # by everything that is in the way
     claim: int | None  # what the engine will ask for; None where it takes what it needs
     floor: int
@@ -129,15 +129,18 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
     if total is None:
         return None
     consented = {(one.kind, one.name) for one in given.clear if one.node == sheet.node}
-    freed = freeable = 0
+    own = freed = freeable = 0
     for holder in holders(sheet, given.deployment):
+        if holder.own:
+            own += holder.bytes
+            continue
         freeable += holder.bytes
-        freed += holder.bytes if holder.own or (holder.kind, holder.name) in consented else 0
+        freed += holder.bytes if (holder.kind, holder.name) in consented else 0
     floor = 0 if _discrete(sheet) else int(spec.os_floor_gib * GIB)
     return Room(
         sheet.node,
         total,
-        _available(sheet, total),
+        min(total, _available(sheet, total) + own),
         freed,
         freeable,
         claim_bytes(spec, sheet),

@@ -1,4 +1,4 @@
-"""Things that a sheet shows, by name. A name that comes from outside is looked up here before anything is done with it."""
+"""Things that a sheet shows, by name. A name from outside is looked up here before anything is done with it."""
 
 from __future__ import annotations
 

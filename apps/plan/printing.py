@@ -104,6 +104,8 @@ def _stage(number: int, stage: Stage) -> Iterator[str]:
 
 def _by_hand(step: Step) -> Iterator[str]:
     yield f"# {_comment(step.title)} [{step.kind}]" + (f": {_comment(step.why)}" if step.why else "")
+    if step.kind == "wait":
+        yield "# repeat this until it is so"
     for secret in step.secrets:
         yield f': "${{{secret.variable}:?put the secret {secret.variable} into the environment}}"'
     if not step.script:

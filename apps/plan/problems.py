@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from apps.facts.sheet import Sheet
 from apps.plan.checks import clearing, fabric, files, machine, settings
@@ -17,10 +17,14 @@ ORDER = {"stop": 0, "consent": 1, "warn": 2, "fine": 3}
 def problems(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Problem, ...]:
     """All findings for this spec on these nodes. A consent that `given.clear` covers comes back as `fine`, with its
     `clear` items still in it, so that a page can show the box ticked."""
-    found = [no_sheet(node) for node in spec.nodes if node not in sheets]
-    known = [sheets[node] for node in spec.nodes if node in sheets]
+    found = [no_sheet(node) for node in dict.fromkeys(spec.nodes) if node not in sheets]
+    known = [sheets[node] for node in dict.fromkeys(spec.nodes) if node in sheets]
     for sheet in known:
         found += machine.check(spec, sheet)
+    nonsense = tuple(settings.fields(spec))
+    if nonsense:
+        return _sorted([*nonsense, *found])
+    for sheet in known:
         found += files.check(spec, sheet)
     if len(known) == len(spec.nodes):
         found += files.compare(spec, known)
@@ -28,6 +32,10 @@ def problems(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Pro
         found += machine.compare(spec, known)
     found += settings.check(spec, known)
     found += clearing.check(spec, known, given)
+    return _sorted(found)
+
+
+def _sorted(found: Sequence[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(found, key=lambda problem: ORDER[problem.severity]))
 
 

@@ -26,11 +26,11 @@ class Step:
       smoke   one real chat completion at `url` for `model`.
       probe   the executor takes a full fresh sheet of the node, stores it, and asks
               `plan.gates.judge_sheet(gate, sheet)`. `gate` = {"name": "sheet"} (always good) or
-              {"name": "preflight", …} with what the plan took for true. Every key may be missing: boot_id, docker (true:
-              must answer), image, image_id, model_path, shards, weights_bytes, containers (names that no foreign one
-              may have), deployment (whose labels are ours), cleared (containers that will be cleared), seen (containers
-              that ran when the plan was made), ports (that must be free already), processes ([{pid, names}] that will
-              be ended), disk_bytes (free on /). The failure names what changed since the plan.
+              {"name": "preflight", …} with what the plan took for true. Every key may be missing: boot_id, docker
+              (true if it must answer), image, image_id, model_path, shards, weights_bytes, containers (names that no
+              foreign one may have), deployment (whose labels are ours), cleared (containers that will be cleared),
+              seen (containers that ran when the plan was made), ports (that must be free already), processes ([{pid,
+              names}] that will be ended), disk_bytes (free on /). The failure names what changed since the plan.
       end     cancel the detached job that the `serve` step with key `ends` started in an earlier run of this deployment
               (TERM to the tree, then KILL); succeeds when there is no such job.
     """

@@ -117,11 +117,12 @@ def memory_free(key: str, name: str, wanted_bytes: int, *, within_s: float = 120
 
 
 def ports_free(key: str, name: str, ports: Sequence[int]) -> Step:
-    shown = ", ".join(str(port) for port in ports)
+    shown = " and ".join(str(port) for port in ports)
+    one = len(ports) == 1
     return Step(
         key=key,
         node=name,
-        title=f"Wait until port {shown} is free",
+        title=f"Wait until port {shown} is free" if one else f"Wait until ports {shown} are free",
         kind="wait",
         script=node.listening().text,
         commands=("ss -H -ltn",),

@@ -63,6 +63,24 @@ MODEL = ModelFolder(
     weights_bytes=118_990_000_000,
 )
 
+SMALL = ModelFolder(
+    path="/models/Qwen3-8B",
+    bytes=16_400_000_000,
+    shards=5,
+    shards_expected=5,
+    complete=True,
+    config={
+        "model_type": "qwen3",
+        "num_hidden_layers": 36,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+    },
+    weights_bytes=16_381_000_000,
+)
+
 
 def _interfaces(octet: int, management: str | None) -> tuple[Interface, ...]:
     return (
@@ -129,7 +147,7 @@ def spark(
         interfaces=_interfaces(octet, management),
         fabric=_hcas(),
         listeners=(Listener("0.0.0.0", 22), *listeners),
-        models=(MODEL,),
+        models=(MODEL, SMALL),
         software=(
             Software(f"image:{IMAGE}", {"vllm": "0.17.1rc1", "ray": "2.49.0", "torch": "2.9.1"}, "12.1a", IMAGE_ID),
         ),
@@ -222,8 +240,8 @@ def head(*, busy: bool = True) -> Sheet:
 
 
 def second() -> Sheet:
-    """spark-5be3: 18 GiB in use, one port Down / Disabled, no internet."""
-    return spark("spark-5be3", 13, used_gib=18.0)
+    """spark-5be3: 17.6 GiB in use, one port Down / Disabled, no internet."""
+    return spark("spark-5be3", 13, used_gib=17.6)
 
 
 def pair(*, busy: bool = True) -> dict[str, Sheet]:

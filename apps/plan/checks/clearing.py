@@ -8,7 +8,7 @@ from apps.diagnosis.reasons import REASONS
 from apps.facts.sheet import Sheet
 from apps.plan.checks import ports, way
 from apps.plan.engines.site import container_name
-from apps.plan.fit import GIB, SLACK_BYTES, Holder, claim_bytes, fit, holders, room_of
+from apps.plan.fit import GIB, SLACK_BYTES, Holder, claim_bytes, fit, holders, load_of, room_of
 from apps.plan.found import is_known
 from apps.plan.preflight import NOTABLE_BYTES, is_ours
 from apps.plan.spec import Given, Spec
@@ -30,6 +30,7 @@ def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem
 def _memory(sheet: Sheet, found: Sequence[Holder], given: Given) -> Iterator[Problem]:
     items = way.items_for(sheet, found)
     units = [item for item in items if item.kind == "unit"]
+    loose = [item.name for item in items if item.kind == "process"]
     about = "About " if any(one.estimated for one in found) else ""
     who = ", ".join(one.name if one.kind != "process" else f"process {one.name}" for one in found)
     restart = ""
@@ -45,7 +46,9 @@ def _memory(sheet: Sheet, found: Sequence[Holder], given: Given) -> Iterator[Pro
         sheet,
         items,
         given,
-        meaning=f"{restart}Put back with Restore.",
+        meaning=restart
+        + ("Put back with Restore." if len(items) > len(loose) else "")
+        + (f" What runs as process {', '.join(loose)} is not started again by Restore." if loose else ""),
         remedy="Allow them to be stopped" + ("; disabling the units is asked separately." if units else "."),
         evidence=", ".join(
             f"{one.name} {'about ' if one.estimated else ''}{one.bytes / GIB:.1f} GiB" if one.bytes else f"{one.name} ?"
@@ -127,6 +130,7 @@ def _fits(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Iterator[Pro
             remedy=f"The largest setting that fits: {best}."
             if best
             else "Use more nodes, a smaller model or fewer bits.",
+            change=verdict.largest,
         )
     elif verdict.verdict == "unknown":
         yield Problem(
@@ -134,7 +138,9 @@ def _fits(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Iterator[Pro
             "warn",
             verdict.sentence,
             meaning="It may fit or not; the launch will show it.",
-            remedy="Set the model path and probe again.",
+            remedy="Watch the first launch: the engine says how large its KV cache is."
+            if load_of(spec, list(sheets.values())).weights
+            else "Set the model path and probe again.",
         )
     else:
         yield Problem("fits", "fine", verdict.sentence)

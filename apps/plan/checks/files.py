@@ -152,7 +152,7 @@ def _model(spec: Spec, sheet: Sheet) -> Problem:
             sheet.node,
             "Every rank reads its own files.",
             "Copy the model there, or correct the path.",
-            "seen: " + (", ".join(one.path for one in sheet.models[:6]) or "no model folders at all"),
+            (", ".join(one.path for one in sheet.models[:6]) or "no model folders at all"),
         )
     count = f"{model.shards} of {model.shards_expected} shards"
     if model.complete is False:

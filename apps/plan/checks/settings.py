@@ -12,10 +12,14 @@ from apps.plan.spec import Spec, validate
 from apps.plan.step import Problem
 
 
-def check(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
-    """Fields by themselves, then against the model's config."""
+def fields(spec: Spec) -> Iterator[Problem]:
+    """Fields that are nonsense by themselves."""
     for error in validate(spec):
         yield Problem("bad_args", "stop", f"{error.field}: {error.message}", remedy=error.remedy)
+
+
+def check(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
+    """Settings against the nodes and the model's config."""
     model = model_of(spec, sheets)
     config: Mapping[str, Any] | None = model.config if model else None
     yield from _ranks(spec, sheets)

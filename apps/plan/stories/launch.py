@@ -41,7 +41,7 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
         revision=given.revision,
         nodes=spec.nodes,
         stages=stages,
-        fit=fit(spec, sheets, given),
+        fit=None if validate(spec) else fit(spec, sheets, given),
         problems=found,
         spec=spec.to_json(),
     )

@@ -64,4 +64,7 @@ def _memory(spec: Spec, node: str, sheet: Sheet | None, given: Given) -> Step:
 
 
 def _renamed(step: Step) -> Step:
-    return replace(step, key=step.key.replace("clear.own", "stop.containers", 1), why="gracefully, then by force")
+    """The tearing down of a relaunch, as a stop calls it."""
+    title = "Stop and remove this deployment's containers" if step.kind == "job" else step.title
+    why = "gracefully within 30 s, then by force" if step.kind == "job" else step.why
+    return replace(step, key=step.key.replace("clear.own", "stop.containers", 1), title=title, why=why)
