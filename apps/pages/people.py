@@ -150,7 +150,7 @@ def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     return redirect("people")
 
 
-@allow("view")
+@allow("view", post="view")
 @sensitive_post_parameters("new", "again", "current")
 @require_http_methods(["GET", "POST"])
 def me(request: HttpRequest) -> HttpResponse:

@@ -88,7 +88,7 @@ def first_run(request: HttpRequest) -> HttpResponse:
     return redirect("/")
 
 
-@allow("view")
+@allow("view", post="view")
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
     services.signed_out(request.actor)  # type: ignore[attr-defined]

@@ -160,6 +160,7 @@ def may(actor: Actor | None, action: str) -> bool:
 def allow(action: str, **by_method: str) -> Callable[[_View], _View]:
     """Mark a view with the action it asks for, other methods with others: `@allow("view", post="launch")`.
 
+    `@allow("view")` alone is for reading: a POST is answered with 405 unless the mark names it (`post="view"`).
     The middleware asks authorize() for it before the view runs, and refuses every view without a mark. Below
     `@router.get(…)` of the API it works the same. Raises ValueError for an action that is not in the table.
     """
@@ -201,6 +202,18 @@ def action_of(view: Callable[..., Any], method: str) -> str | None:
         if marks:
             return cast("str", marks.get(method) or marks.get("GET" if method == "HEAD" else "") or marks[""])
     return None
+
+
+def covers(view: Callable[..., Any], method: str) -> bool:
+    """Whether the mark of a page speaks of `method`. What the API declares is covered by its own mark.
+
+    Reading never allows writing: `@allow("view")` alone covers no POST, and a mark that names some methods covers no
+    other writing ones.
+    """
+    marks = getattr(view, "required_actions", None)
+    if not marks or method in ("GET", "HEAD", "OPTIONS", "TRACE") or method in marks:
+        return True
+    return len(marks) == 1 and marks[""] != "view"
 
 
 def actor_of(request: HttpRequest) -> Actor:

@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from apps.audit.actor import Actor
 from apps.audit.context import request_id
-from apps.people.access import PUBLIC, Denied, NotSignedIn, action_of, authorize, refuse_token
+from apps.people.access import PUBLIC, Denied, NotSignedIn, action_of, authorize, covers, refuse_token
 from apps.people.models import ApiToken, User
 from apps.people.sessions import client_address, standing_of
 
@@ -60,7 +60,7 @@ class ActorMiddleware:
             request.standing = standing  # type: ignore[attr-defined]
             request.actor = standing.actor if standing else None  # type: ignore[attr-defined]
         if request.actor is None and _nobody_exists(request.path):  # type: ignore[attr-defined]
-            return _go(request, "/first-run") if not is_api else _problem(request, NotSignedIn())
+            return _go(request, "/first-run") if not is_api else _problem(NotSignedIn())
         return self.get_response(request)
 
     def process_view(
@@ -77,6 +77,8 @@ class ActorMiddleware:
                 authorize(actor, action)
         except PermissionDenied as refusal:
             return self.process_exception(request, refusal)
+        if not covers(view, request.method or "GET"):
+            return _not_covered(request)
         if request.path.startswith(API) and actor and actor.kind == "person":
             # The API's own views are exempt from CSRF for the sake of tokens; a cookie is not.
             return CsrfViewMiddleware(lambda _: HttpResponse()).process_view(request, _not_exempt, (), {})
@@ -88,7 +90,7 @@ class ActorMiddleware:
         if isinstance(problem, Denied):
             problem.record()
         if request.path.startswith(API):
-            return _problem(request, problem)
+            return _problem(problem)
         if isinstance(problem, NotSignedIn):
             return _go(request, "/sign-in")
         words = {
@@ -100,6 +102,16 @@ class ActorMiddleware:
 
 def _not_exempt(request: HttpRequest) -> HttpResponse:
     return HttpResponse()
+
+
+def _not_covered(request: HttpRequest) -> HttpResponse:
+    """405: the address exists and may be read, but nothing can be sent to it in this way."""
+    words = f"{request.method} is not possible here."
+    if not request.path.startswith(API):
+        return HttpResponse(words, status=405, content_type="text/plain; charset=utf-8", headers={"Allow": "GET, HEAD"})
+    return _problem_json(
+        405, "Not possible", "method_not_allowed", words, "Use one of the methods in /api/v1/openapi.json."
+    )
 
 
 def _mark(request: HttpRequest, view: Callable[..., Any]) -> str | None:
@@ -131,27 +143,23 @@ def _token_actor(authorization: str, address: str) -> Actor | None:
     return Actor("token", token.pk, token.name, token.role, address, token.prefix)
 
 
-def _problem(request: HttpRequest, problem: PermissionDenied) -> JsonResponse:
+def _problem_json(status: int, title: str, reason: str, detail: str, remedy: str) -> JsonResponse:
     """RFC 9457, with the fields that every error of the API has."""
+    body = {"type": "about:blank", "title": title, "status": status, "reason": reason, "field": None}
+    body |= {"detail": detail, "remedy": remedy}
+    return JsonResponse(body, status=status, content_type="application/problem+json")
+
+
+def _problem(problem: PermissionDenied) -> JsonResponse:
+    """A refusal, for programs."""
     signed_in = not isinstance(problem, NotSignedIn)
     status = 403 if signed_in else 401
     if signed_in:
         remedy = getattr(problem, "remedy", "Ask an admin.")
     else:
         remedy = "Send 'Authorization: Bearer …' with a token from: python manage.py token NAME --role operator"
-    response = JsonResponse(
-        {
-            "type": "about:blank",
-            "title": "Not allowed" if signed_in else "Not signed in",
-            "status": status,
-            "reason": "denied" if signed_in else "not_signed_in",
-            "field": None,
-            "detail": str(problem) or "This is not allowed.",
-            "remedy": remedy,
-        },
-        status=status,
-        content_type="application/problem+json",
-    )
+    title, reason = ("Not allowed", "denied") if signed_in else ("Not signed in", "not_signed_in")
+    response = _problem_json(status, title, reason, str(problem) or "This is not allowed.", remedy)
     if not signed_in:
         response.headers["WWW-Authenticate"] = 'Bearer realm="sparkweb"'
     return response

@@ -17,6 +17,7 @@ from apps.people.access import (
     action_of,
     allow,
     authorize,
+    covers,
     inside_transaction,
     may,
     public,
@@ -124,6 +125,23 @@ def test_the_mark_by_method() -> None:
     assert action_of(lambda: None, "GET") is None
 
 
+def test_reading_never_allows_writing() -> None:
+    reads, sends, edits = (
+        allow("view")(lambda: None),
+        allow("view", post="launch")(lambda: None),
+        allow("stop")(lambda: None),
+    )
+    assert [covers(reads, method) for method in ("GET", "HEAD", "POST", "PUT", "BREW")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert [covers(sends, method) for method in ("GET", "POST", "DELETE")] == [True, True, False]
+    assert covers(edits, "POST")
+
+
 def test_marks_below_the_routes_of_the_api() -> None:
     api = NinjaAPI(urls_namespace="marks", openapi_url=None)
 
@@ -173,6 +191,13 @@ class TestRoutes:
             assert client.get("/api/v1/unmarked").status_code == 403
         token = services.make_token(COMMAND_LINE, "t", "admin").value
         assert Client().get("/api/v1/unmarked", HTTP_AUTHORIZATION=f"Bearer {token}").status_code == 403
+
+    def test_what_a_mark_does_not_name_can_not_be_sent(self, signed_in: SignedIn) -> None:
+        client = signed_in("admin")
+        assert client.post("/who").status_code == 405
+        assert client.delete("/deployment").status_code == 405
+        assert client.post("/api/v1/who").status_code == 405
+        assert Client().post("/who").status_code == 302
 
     def test_a_refused_page_says_who_may_and_is_audited(self, signed_in: SignedIn) -> None:
         client = signed_in("viewer")
