@@ -36,9 +36,17 @@ def ask_verify() -> tuple[int, dict]:
 class TestRecord:
     def test_an_entry_has_who_what_why_and_the_change(self) -> None:
         entry = record(
-            ANA, "deployment:relaunched", object_type="deployment", object_id=3, object_name="qwen", outcome="requested",
-            reason="rebooted", before={"state": "lost"}, after={"state": "launching"}, run=42,
-        )  # fmt: skip
+            ANA,
+            "deployment:relaunched",
+            object_type="deployment",
+            object_id=3,
+            object_name="qwen",
+            outcome="requested",
+            reason="rebooted",
+            before={"state": "lost"},
+            after={"state": "launching"},
+            run=42,
+        )
         found = Entry.objects.get(pk=entry.id)
         assert (found.actor_kind, found.actor_id, found.actor_name, found.actor_role) == (
             "person",

@@ -9,9 +9,25 @@ SENTINEL = "Zk8-plain-sentinel-value"
 
 @pytest.mark.parametrize(
     "name",
-    ["password", "Password", "db_password", "passphrase", "HF_TOKEN", "token", "tokens", "api_key", "api-key", "private_key",
-     "client_secret", "secret", "key", "secret_value", "Authorization", "ssh key"],
-)  # fmt: skip
+    [
+        "password",
+        "Password",
+        "db_password",
+        "passphrase",
+        "HF_TOKEN",
+        "token",
+        "tokens",
+        "api_key",
+        "api-key",
+        "private_key",
+        "client_secret",
+        "secret",
+        "key",
+        "secret_value",
+        "Authorization",
+        "ssh key",
+    ],
+)
 def test_values_under_telling_names_are_withheld(name: str) -> None:
     assert is_telling(name)
     assert withheld({name: SENTINEL}) == {name: WITHHELD}
@@ -27,16 +43,28 @@ def test_harmless_names_are_kept(name: str) -> None:
 
 
 def test_whether_a_secret_is_set_still_shows() -> None:
-    assert withheld({"password": "", "token": None, "password_set": True, "max_num_batched_tokens": 8192, "tokens": 5}) == {
-        "password": "", "token": None, "password_set": True, "max_num_batched_tokens": 8192, "tokens": 5,
-    }  # fmt: skip
+    assert withheld(
+        {"password": "", "token": None, "password_set": True, "max_num_batched_tokens": 8192, "tokens": 5}
+    ) == {
+        "password": "",
+        "token": None,
+        "password_set": True,
+        "max_num_batched_tokens": 8192,
+        "tokens": 5,
+    }
 
 
 @pytest.mark.parametrize(
     "text",
-    ["hf_abcdefGHIJKLmnop0123456789", "sk-abcdefghijklmnopqrstuv", "sw_" + "a1B2" * 10, "Bearer abcdef0123456789",
-     "redis://user:hunter22@host/0", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----"],
-)  # fmt: skip
+    [
+        "hf_abcdefGHIJKLmnop0123456789",
+        "sk-abcdefghijklmnopqrstuv",
+        "sw_" + "a1B2" * 10,
+        "Bearer abcdef0123456789",
+        "redis://user:hunter22@host/0",
+        "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----",
+    ],
+)
 def test_secrets_of_a_known_shape_are_masked_anywhere(text: str) -> None:
     stored = clean(f"because {text} was used")
     assert stored.startswith("because ") and "was used" in stored
