@@ -357,7 +357,7 @@ class Engine:
                 rank.prefix = self.core
         await self.pause(8)
         for rank in self.ranks:
-            free, total = rank.node.free_gib if self.world.memory_strict else rank.node.available_gib, rank.node.total_gib
+            free, total = rank.node.engine_free_gib, rank.node.total_gib
             if not self.ready_at_once and free < total * self.utilization:
                 await self.trace(rank, '  File "/usr/local/lib/python3.12/dist-packages/vllm/v1/worker/gpu_worker.py", line 283, in init_device', "    self.requested_memory = request_memory(init_snapshot, self.cache_config)",
                                  "                            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^")
@@ -527,7 +527,7 @@ class Engine:
 
     def target(self, rank: Rank) -> float:
         seeded = next((unit.seed.gib for unit in self.node.units.values() if unit.seed and unit.seed.container == self.container.name), 0.0)
-        return seeded or rank.node.total_gib * self.utilization
+        return seeded or rank.node.total_gib * self.utilization - 2.0
 
     async def cache(self) -> None:
         kv = self.kv_gib()

@@ -94,7 +94,7 @@ async def start_head(call: Call, container: Container, address: str, port: int, 
     for number, program in ((port, "gcs_server"), (8265, "ray::dashboard"), (10001, "ray::client")):
         if number == port or number not in node.listeners:
             node.listeners[number] = RayListener(address if number == port else "127.0.0.1", number, program, container.pid, None, container.id)
-    node.claim(f"container {container.id}", 1.4)
+    node.claim(f"container {container.id}", 0.45)
     await call.err(f"{stamp(node)}\tSUCC scripts.py:954 -- --------------------\n{stamp(node)}\tSUCC scripts.py:955 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:956 -- --------------------\n"
                    f"{stamp(node)}\tINFO scripts.py:958 -- Next steps\n{stamp(node)}\tINFO scripts.py:961 -- To add another node to this Ray cluster, run\n"
                    f"{stamp(node)}\tINFO scripts.py:964 --   ray start --address='{address}:{port}'\n")
@@ -129,7 +129,7 @@ async def join(call: Call, container: Container, address: str, target: str, bloc
     member.cluster = head.cluster
     head.cluster.append(member)
     container.ray = member
-    node.claim(f"container {container.id}", 0.9)
+    node.claim(f"container {container.id}", 0.1)
     await call.err(f"{stamp(node)}\tSUCC scripts.py:1117 -- --------------------\n{stamp(node)}\tSUCC scripts.py:1118 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:1119 -- --------------------\n")
     return await blocked(call, container, block)
 

@@ -153,7 +153,7 @@ GLM = (
 HEAD, SECOND = "spark-1a32", "spark-5be3"
 NODES = (
     NodeSeed(HEAD, cards(1, "10.1.230.180", 12, port_one_disabled=False), 7.8, 11.5, True, GLM, "1983924010072", 1_981_000.0),
-    NodeSeed(SECOND, cards(2, "", 13, port_one_disabled=True), 17.6, 31.6, False, (), "1983924010118", 1_214_500.0),
+    NodeSeed(SECOND, cards(2, "", 13, port_one_disabled=True), 17.55, 31.6, False, (), "1983924010118", 1_214_500.0),
 )
 UNROUTABLE = {"10.1.230.190": "pro6000"}  # third machine of the story: No route to host
 KNOWN_NAMES = {"spark-1a32": "192.168.200.12", "spark-5be3": "192.168.200.13", "pro6000": "10.1.230.190"}

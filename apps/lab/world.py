@@ -209,6 +209,13 @@ class Node:
         return max(0.35, self.total_gib - self.used_gib - self.cache_gib)
 
     @property
+    def engine_free_gib(self) -> float:
+        """What CUDA calls free on unified memory: page cache counts as held, but for the little that is left after a drop."""
+        if not self.world.memory_strict:
+            return self.available_gib
+        return max(0.3, self.total_gib - self.used_gib - max(0.0, self.cache_gib - 1.5))
+
+    @property
     def available_gib(self) -> float:
         return max(0.3, min(self.total_gib - self.used_gib, self.free_gib + self.cache_gib))
 
