@@ -15,5 +15,7 @@ from django.conf import settings  # noqa: E402
 
 from apps.live.routing import websocket_urlpatterns  # noqa: E402
 
-# Who opens a socket is found by the same function as for pages (apps.people.sessions), so Channels' own middleware is not needed.
-application = ProtocolTypeRouter({"http": http, "websocket": OriginValidator(URLRouter(websocket_urlpatterns), settings.ORIGINS)})
+# Who opens a socket is found by the same function as for pages (apps.people.sessions), not by Channels' own middleware.
+application = ProtocolTypeRouter(
+    {"http": http, "websocket": OriginValidator(URLRouter(websocket_urlpatterns), settings.ORIGINS)}
+)

@@ -18,8 +18,15 @@ def problem(
 ) -> HttpResponse:
     """An error page; for API paths the same as problem+json, for a piece of a page (htmx) a banner."""
     if request.path.startswith("/api/"):
-        body = {"type": "about:blank", "title": title, "status": status, "reason": None, "field": None, "detail": detail,
-                "remedy": remedy}
+        body = {
+            "type": "about:blank",
+            "title": title,
+            "status": status,
+            "reason": None,
+            "field": None,
+            "detail": detail,
+            "remedy": remedy,
+        }
         return JsonResponse(body, status=status, content_type="application/problem+json")
     if request.headers.get("HX-Request"):
         refused = {"title": title, "detail": detail, "remedy": remedy}
@@ -29,7 +36,9 @@ def problem(
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return problem(request, 400, "That request can't be read", "Something in it is malformed.", "Go back and try again.")
+    return problem(
+        request, 400, "That request can't be read", "Something in it is malformed.", "Go back and try again."
+    )
 
 
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -38,16 +47,30 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    return problem(request, 404, "Nothing here", "This page or object does not exist, or was removed.",
-                   "What happened to removed objects stands in the audit trail.")
+    return problem(
+        request,
+        404,
+        "Nothing here",
+        "This page or object does not exist, or was removed.",
+        "What happened to removed objects stands in the audit trail.",
+    )
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Must work when anything else does not: no database, no context processors."""
     title, detail = "That is our mistake", "The page could not be made. Nothing was changed by looking at it."
     if request.path.startswith("/api/"):
-        body = json.dumps({"type": "about:blank", "title": title, "status": 500, "reason": "internal", "field": None,
-                           "detail": detail, "remedy": "The server's log has the details."})
+        body = json.dumps(
+            {
+                "type": "about:blank",
+                "title": title,
+                "status": 500,
+                "reason": "internal",
+                "field": None,
+                "detail": detail,
+                "remedy": "The server's log has the details.",
+            }
+        )
         return HttpResponse(body, status=500, content_type="application/problem+json")
     context = {"title": title, "detail": detail, "remedy": "The server's log has the details.", "way_on": HOME}
     return HttpResponse(render_to_string("pages/error.html", context), status=500)
@@ -55,5 +78,10 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     log.info("refused a form from another page: %s", reason)
-    return problem(request, 403, "The form was too old", "It did not carry the token of this session, so nothing was done.",
-                   "Go back, reload the page and send it again. If it happens each time, open the site at one of its configured addresses.")
+    return problem(
+        request,
+        403,
+        "The form was too old",
+        "It did not carry the token of this session, so nothing was done.",
+        "Go back, reload the page and send it again. If it happens each time, open the site at a configured address.",
+    )

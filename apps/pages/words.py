@@ -8,8 +8,11 @@ from typing import Any
 from django import template
 from django.templatetags.static import static
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+
+from apps.diagnosis.reasons import REASONS
+from apps.pages.charts import NAMES
 
 register = template.Library()
 GIB = 1024**3
@@ -18,17 +21,36 @@ UNKNOWN = "unknown"
 
 # state -> tone, for deployments, runs, steps, nodes, ranks and plans alike
 TONE_OF_STATE = {
-    "serving": "ok", "succeeded": "ok", "ready": "ok", "active": "ok", "running": "busy", "launching": "busy",
-    "stopping": "busy", "loading": "busy", "starting": "busy", "reserving": "busy", "queued": "busy", "degraded": "warn",
-    "lost": "warn", "interrupted": "warn", "unconfirmed": "warn", "failed": "bad", "gone": "bad",
-    "draft": "off", "stopped": "off", "unreachable": "off", "cancelled": "off", "waiting": "off", "skipped": "off",
+    "serving": "ok",
+    "succeeded": "ok",
+    "ready": "ok",
+    "active": "ok",
+    "running": "busy",
+    "launching": "busy",
+    "stopping": "busy",
+    "loading": "busy",
+    "starting": "busy",
+    "reserving": "busy",
+    "queued": "busy",
+    "degraded": "warn",
+    "lost": "warn",
+    "interrupted": "warn",
+    "unconfirmed": "warn",
+    "failed": "bad",
+    "gone": "bad",
+    "draft": "off",
+    "stopped": "off",
+    "unreachable": "off",
+    "cancelled": "off",
+    "waiting": "off",
+    "skipped": "off",
     "unknown": "off",
 }
 ICON_OF_TONE = {"ok": "dot", "busy": "busy", "warn": "dot", "bad": "bad", "off": "dot"}
 
 
 def duration_words(seconds: float | None) -> str:
-    """Seconds as 4 s, 5 min 6 s, 21 min, 2 h 40 min, 3 days. None is said as unknown. static/js/times.js says the same."""
+    """Seconds as 4 s, 5 min 6 s, 21 min, 2 h 40 min, 3 days; None is unknown. static/js/times.js says the same."""
     if seconds is None:
         return UNKNOWN
     whole = max(0, round(seconds))
@@ -195,7 +217,8 @@ def icon(name: str) -> SafeString:
     """A drawing of static/img/icons.svg; decoration only, the word stands beside it."""
     return format_html(
         '<svg class="icon icon-{0}" width="14" height="14" aria-hidden="true"><use href="{1}#{0}"></use></svg>',
-        name, static("img/icons.svg"),
+        name,
+        static("img/icons.svg"),
     )
 
 
@@ -203,7 +226,9 @@ def icon(name: str) -> SafeString:
 def status(tone_name: str, words: str, drawing: str = "") -> SafeString:
     """Icon, word and colour together: colour alone never says anything."""
     tone_name = tone_name if tone_name in TONES else tone(tone_name)
-    return format_html('<span class="status" data-status="{}">{}{}</span>', tone_name, icon(drawing or ICON_OF_TONE[tone_name]), words)
+    return format_html(
+        '<span class="status" data-status="{}">{}{}</span>', tone_name, icon(drawing or ICON_OF_TONE[tone_name]), words
+    )
 
 
 @register.simple_tag
@@ -225,3 +250,66 @@ def querystring_with(context: template.Context, **changes: Any) -> str:
         if value not in (None, ""):
             query[key] = value
     return str(query.urlencode())
+
+
+@register.simple_tag
+def took(started: Any, ended: Any) -> str:
+    """How long something took: `12 min 3 s`, empty when it never began."""
+    begin, end = moment(started), moment(ended)
+    return "" if begin is None or end is None else duration_words((end - begin).total_seconds())
+
+
+# The common acts of the trail as they read in "ana … qwen3.5-122b"; others are taken word by word.
+ACTS = {
+    ("deployment:launch", "requested"): "asked to launch",
+    ("deployment:relaunch", "requested"): "asked to relaunch",
+    ("deployment:stop", "requested"): "asked to stop",
+    ("run:cancel", "requested"): "asked to cancel",
+    ("node:probe", "requested"): "asked to probe",
+    ("access:denied", "denied"): "was refused",
+}
+
+
+@register.filter
+def act_words(entry: Any) -> str:
+    """An audit entry's act in words: `relaunched`, `asked to launch`."""
+    known = ACTS.get((entry.action, entry.outcome))
+    if known:
+        return known
+    thing, _, what = str(entry.action).partition(":")
+    words = what.replace("_", " ")
+    if thing in ("deployment", "node", "run", "recipe"):
+        return (
+            "marked lost"
+            if what == "lost"
+            else f"saw {words}"
+            if what in ("serving", "degraded", "unreachable")
+            else words
+        )
+    return f"{thing.replace('_', ' ')} {words}"
+
+
+@register.filter
+def tone_of_outcome(outcome: Any) -> str:
+    return {"done": "ok", "requested": "busy", "failed": "bad", "denied": "warn"}.get(str(outcome), "off")
+
+
+@register.simple_tag
+def legend(*names: str) -> SafeString:
+    """Colour and word of each memory segment."""
+    return format_html_join(
+        "",
+        '<span><svg viewBox="0 0 10 10" aria-hidden="true"><rect class="seg-{}" width="10" height="10"></rect>{}</svg>'
+        "{}</span>",
+        ((name, STRIPES if name == "others" else "", NAMES.get(name, name)) for name in names),
+    )
+
+
+STRIPES = format_html('<path class="seg-stripe-lines" d="M0 7L7 0M3 10L10 3{}"></path>', "")
+
+
+@register.filter
+def reason_title(name: Any) -> str:
+    """A reason's title out of the table; the name itself for an unknown one."""
+    known = REASONS.get(str(name).partition(":")[0])
+    return known.title if known else word(name) or "unreachable"

@@ -59,3 +59,19 @@ document.addEventListener("submit", (event) => {
 // Opened from the address (#cancel): show the dialog of that name.
 const wanted = location.hash && document.getElementById(location.hash.slice(1));
 if (wanted instanceof HTMLDialogElement) wanted.showModal();
+
+// Pieces are replaced while somebody looks at them: what was unfolded stays so, and what is the same is left alone.
+const last = new WeakMap();
+let unfolded = [];
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { target, serverResponse, xhr } = event.detail;
+  if (xhr.status === 200 && last.get(target) === serverResponse) { event.detail.shouldSwap = false; return; }
+  last.set(target, serverResponse);
+  unfolded = [...document.querySelectorAll("details[id][open]")].map((element) => element.id);
+});
+document.addEventListener("htmx:afterSettle", () => {
+  for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+});
+document.addEventListener("htmx:oobAfterSwap", () => {
+  for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
+});

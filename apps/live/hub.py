@@ -1,0 +1,159 @@
+"""One per process: a single subscription to the doorbell for all sockets, and reads of lines shared between viewers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import OrderedDict
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import redis.asyncio as aioredis
+from channels.db import database_sync_to_async
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from apps.doorbell.ring import CHANNEL
+from apps.runs import lines as runs_lines
+from apps.runs.models import Run
+
+log = logging.getLogger(__name__)
+BACK_OFF_S = (0.2, 0.5, 1, 2, 5)
+SHARED_S = 1.0  # a read of the same lines by several viewers within this time is one read
+SHARED_READS = 64
+
+
+class Viewer(Protocol):
+    """An open socket, as the hub sees it."""
+
+    watched: frozenset[tuple[str, int]]
+
+    def ring(self, kind: str, identity: int, version: int) -> None:
+        """There is news. Must return at once."""
+
+    def resync(self) -> None:
+        """Rings may have been missed: look at everything again."""
+
+
+Key = tuple[int, int | None, int | None, int, int | None, str | None]  # run, after, before, limit, rank, step
+
+
+class Hub:
+    """Lives as long as its event loop. Starts listening with the first viewer, stops with the last."""
+
+    def __init__(self) -> None:
+        self.viewers: set[Viewer] = set()
+        self.connected = False
+        self._listener: asyncio.Task[None] | None = None
+        self._reads: OrderedDict[Key, tuple[float, asyncio.Task[dict[str, Any]]]] = OrderedDict()
+
+    def join(self, viewer: Viewer) -> None:
+        self.viewers.add(viewer)
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.get_running_loop().create_task(self._listen(), name="doorbell")
+
+    def leave(self, viewer: Viewer) -> None:
+        self.viewers.discard(viewer)
+        if not self.viewers and self._listener is not None:
+            self._listener.cancel()
+            self._listener = None
+            self.connected = False
+            self._reads.clear()
+
+    async def _listen(self) -> None:
+        failures = 0
+        while True:
+            client = aioredis.Redis.from_url(
+                settings.REDIS_URL, socket_connect_timeout=2, socket_keepalive=True, health_check_interval=15
+            )
+            try:
+                subscription = client.pubsub(ignore_subscribe_messages=True)
+                await subscription.subscribe(CHANNEL)
+                self.connected, failures = True, 0
+                self._resync_all()  # what rang while nobody listened
+                while True:
+                    message = await subscription.get_message(timeout=20)
+                    if message is not None:
+                        self._deliver(message.get("data"))
+            except (RedisError, OSError, asyncio.IncompleteReadError) as problem:
+                if failures == 0:
+                    log.warning("the doorbell can't be heard, viewers look every few seconds: %s", problem)
+                self.connected = False
+                await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+                failures += 1
+            finally:
+                try:
+                    await asyncio.shield(client.aclose())
+                except (RedisError, OSError, asyncio.CancelledError):
+                    pass
+
+    def _resync_all(self) -> None:
+        self._reads.clear()
+        for viewer in tuple(self.viewers):
+            viewer.resync()
+
+    def _deliver(self, data: object) -> None:
+        try:
+            body = json.loads(data if isinstance(data, bytes | str) else "")
+            kind, identity, version = str(body["object"]), int(body["id"]), int(body.get("version") or 0)
+        except (ValueError, KeyError, TypeError):
+            log.warning("a ring that can't be read: %.120r", data)
+            return
+        if kind == "run":
+            self._forget(identity)
+        for viewer in tuple(self.viewers):
+            viewer.ring(kind, identity, version)
+
+    def _forget(self, run: int) -> None:
+        for key in [key for key in self._reads if key[0] == run]:
+            del self._reads[key]
+
+    async def lines(
+        self,
+        run: int,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        limit: int = 1000,
+        rank: int | None = None,
+        step: str | None = None,
+    ) -> dict[str, Any]:
+        """runs.lines.lines, read once for all viewers that stand at the same place. Raises Run.DoesNotExist."""
+        key: Key = (run, after, before, limit, rank, step)
+        found = self._reads.get(key)
+        now = time.monotonic()
+        if found is None or now - found[0] > SHARED_S or found[1].cancelled():
+            task = asyncio.get_running_loop().create_task(_read(key))
+            task.add_done_callback(_seen)
+            self._reads[key] = found = (now, task)
+            while len(self._reads) > SHARED_READS:
+                self._reads.popitem(last=False)
+        return await asyncio.shield(found[1])
+
+
+def _seen(task: asyncio.Task[dict[str, Any]]) -> None:
+    """Take the exception of a read whose viewers have all left, so that asyncio does not complain about it."""
+    if not task.cancelled():
+        task.exception()
+
+
+@database_sync_to_async
+def _read(key: Key) -> dict[str, Any]:
+    run_id, after, before, limit, rank, step = key
+    run = Run.objects.get(pk=run_id)
+    answer = dict(runs_lines.lines(run, after=after or 0, before=before, limit=limit, rank=rank, step=step))
+    answer["total"] = run.next_line - 1
+    return answer
+
+
+_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()
+
+
+def hub() -> Hub:
+    """The hub of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _hubs:
+        _hubs[loop] = Hub()
+    return _hubs[loop]

@@ -1,0 +1,566 @@
+"""Deployments: the list, a new one, one of them, and the plan that is looked at before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.core.paginator import Paginator
+from django.db.models import Case, IntegerField, Value, When
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import path
+from django.views.decorators.http import require_GET, require_http_methods
+
+from apps.audit.models import Entry
+from apps.deployments import services
+from apps.deployments.models import Deployment, Revision
+from apps.diagnosis.refusal import Refused
+from apps.inventory.models import Node
+from apps.pages import charts, forms, scripts
+from apps.pages.refusing import Error, error_of, explained
+from apps.people.access import actor_of, allow, authorize
+from apps.people.roles import allows
+from apps.plan.spec import Clear
+from apps.plan.step import Plan, Problem
+from apps.recipes.models import Recipe
+from apps.recipes.services import current_version
+from apps.runs import queries
+from apps.runs import services as runs
+from apps.runs.models import ACTIVE, Run
+
+PAGE = 50
+STORIES = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
+# newest trouble first, then what moves, then what serves, then the rest
+ORDER = ("failed", "lost", "degraded", "unreachable", "launching", "stopping", "serving", "stopped", "draft")
+TONE_OF_SEVERITY = {"stop": "bad", "consent": "warn", "warn": "warn", "fine": "ok"}
+DRAWING_OF_SEVERITY = {"stop": "bad", "consent": "warn", "warn": "warn", "fine": "ok"}
+
+
+def in_order(found: Any) -> Any:
+    """Deployments with trouble first, the newest of a kind first."""
+    rank = Case(
+        *[When(state=state, then=Value(place)) for place, state in enumerate(ORDER)],
+        default=Value(99),
+        output_field=IntegerField(),
+    )
+    return found.annotate(rank=rank).order_by("rank", "-since", "-pk")
+
+
+# Lists
+
+
+@dataclass(frozen=True)
+class Row:
+    deployment: Deployment
+    spec: dict[str, Any]
+    run: Run | None
+    url: str
+    overall: float
+    eta_s: float | None
+    shard: str
+    about: str
+    sentence: str
+
+
+def endpoint(spec: dict[str, Any]) -> str:
+    """Where clients reach the API: the head's address as we know it, unless the engine listens on one address only."""
+    nodes = spec.get("nodes") or []
+    host = str(spec.get("api_host") or "0.0.0.0")  # noqa: S104 - the engine's setting, not ours
+    if host in ("0.0.0.0", "::", "") and nodes:  # noqa: S104
+        head = Node.objects.filter(name=nodes[0]).only("address").first()
+        host = head.address if head else nodes[0]
+    return f"http://{f'[{host}]' if ':' in host else host}:{spec.get('port', 30000)}/v1"
+
+
+def row_of(deployment: Deployment) -> Row:
+    spec = deployment.revision.body
+    run = deployment.runs.exclude(story="probe").order_by("-pk").first()
+    overall, eta_s, shard = 0.0, None, ""
+    if run is not None and not run.ended:
+        overall = queries.overall(run)
+        if run.phase == "loading":
+            eta_s = queries.eta(run).seconds
+            counted = [row for row in queries.rank_progress(run) if row.get("total") and row.get("done") is not None]
+            if counted:
+                slowest = min(counted, key=lambda row: row["done"] / row["total"])
+                shard = f"{slowest['done']}/{slowest['total']}"
+    about = " · ".join(
+        filter(
+            None,
+            (
+                str(spec.get("model", "")).rpartition("/")[2],
+                str(spec.get("engine", "")),
+                f"TP {spec['tensor_parallel']}" if (spec.get("tensor_parallel") or 1) > 1 else "",
+                " + ".join(spec.get("nodes", [])[:4]),
+            ),
+        )
+    )
+    why = explained(deployment.reason)
+    return Row(
+        deployment,
+        spec,
+        run,
+        endpoint(spec),
+        overall,
+        eta_s,
+        shard,
+        about,
+        deployment.evidence or (why.sentence if why else ""),
+    )
+
+
+@allow("view")
+@require_GET
+def deployments(request: HttpRequest) -> HttpResponse:
+    found = in_order(Deployment.objects.filter(archived_at=None))
+    name, state = request.GET.get("name", "").strip(), request.GET.get("state", "")
+    if name:
+        found = found.filter(name__icontains=name)
+    if state in Deployment.State.values:
+        found = found.filter(state=state)
+    page = Paginator(found, PAGE).get_page(request.GET.get("page"))
+    context = {
+        "page": page,
+        "rows": [row_of(one) for one in page.object_list],
+        "name": name,
+        "state": state,
+        "states": Deployment.State.values,
+        "nodes": Node.objects.count(),
+        "filtered": bool(name or state),
+    }
+    piece = request.headers.get("HX-Request") and request.headers.get("HX-Target") == "deployments"
+    return render(request, "pages/deployments_list.html" if piece else "pages/deployments.html", context)
+
+
+# A new one, and a change of one
+
+
+def _slots(chosen: Sequence[str], world: int) -> list[dict[str, Any]]:
+    """One select a rank, in order; the first is the head."""
+    names = list(Node.objects.filter(state=Node.State.READY).values_list("name", flat=True))
+    count = max(1, world, len(chosen))
+    return [
+        {"number": number, "chosen": chosen[number] if number < len(chosen) else "", "names": names}
+        for number in range(min(count, 64))
+    ]
+
+
+def _fields(fields: Sequence[forms.SpecField], values: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"field": field, "value": values.get(field.name, "")} for field in fields]
+
+
+def _form(
+    request: HttpRequest,
+    *,
+    values: dict[str, str],
+    name: str,
+    chosen: Sequence[str],
+    world: int,
+    recipe: Recipe | None,
+    deployment: Deployment | None = None,
+    error: Error | None = None,
+    reason: str = "",
+    on_rank_lost: str = "stop",
+) -> HttpResponse:
+    context = {
+        "main": _fields(forms.MAIN, values),
+        "further": _fields(forms.FURTHER, values),
+        "name": name,
+        "slots": _slots(chosen, world),
+        "recipes": Recipe.objects.filter(archived_at=None),
+        "recipe": recipe,
+        "deployment": deployment,
+        "error": error,
+        "reason": reason,
+        "on_rank_lost": on_rank_lost,
+        "nodes": Node.objects.filter(state=Node.State.READY).count(),
+        "world": world,
+        "further_open": bool(error and error.field in {field.name for field in forms.FURTHER}),
+    }
+    piece = request.headers.get("HX-Request") and request.method == "GET"
+    return render(
+        request,
+        "pages/deployment_fields.html" if piece else "pages/deployment_form.html",
+        context,
+        status=422 if error else 200,
+    )
+
+
+@allow("edit_deployments")
+@require_http_methods(["GET", "POST"])
+def new(request: HttpRequest) -> HttpResponse:
+    source = request.POST if request.method == "POST" else request.GET
+    recipe = Recipe.objects.filter(slug=source.get("recipe", ""), archived_at=None).first()
+    if recipe is None and request.method == "GET" and "recipe" not in request.GET:
+        recipe = Recipe.objects.filter(archived_at=None).first()
+    version = current_version(recipe) if recipe else None
+    world = version.world_size if version else 1
+    name = source.get("name", "").strip()
+    if request.method == "GET":
+        ready = list(Node.objects.filter(state=Node.State.READY).values_list("name", flat=True)[:world])
+        values = forms.shown(
+            version.body if version else {"engine": "vllm", "runtime": "docker", "cluster": "single", "port": 30000}
+        )
+        return _form(request, values=values, name=name, chosen=ready, world=world, recipe=recipe)
+    nodes = [node for node in request.POST.getlist("nodes") if node]
+    on_rank_lost = request.POST.get("on_rank_lost", "stop")
+    try:
+        made = services.create(
+            actor_of(request),
+            name=name,
+            body=forms.spec_body(request.POST),
+            nodes=nodes,
+            recipe_version=version,
+            on_rank_lost=on_rank_lost,
+        )
+    except Refused as refused:
+        return _form(
+            request,
+            values=forms.typed(request.POST),
+            name=name,
+            chosen=nodes,
+            world=world,
+            recipe=recipe,
+            error=error_of(refused),
+            on_rank_lost=on_rank_lost,
+        )
+    return redirect(f"/deployments/{made.pk}/plan?story=launch")
+
+
+@allow("edit_deployments")
+@require_http_methods(["GET", "POST"])
+def change(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """A new revision. What runs keeps running until the next launch."""
+    deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    body = deployment.revision.body
+    if request.method == "GET":
+        return _form(
+            request,
+            values=forms.shown(body),
+            name=deployment.name,
+            chosen=body["nodes"],
+            world=len(body["nodes"]),
+            recipe=None,
+            deployment=deployment,
+        )
+    nodes = [node for node in request.POST.getlist("nodes") if node]
+    reason = request.POST.get("reason", "").strip()
+    try:
+        if not reason:
+            raise Refused(
+                "bad_input",
+                "A new revision needs a reason.",
+                field="reason",
+                remedy="Say in a few words what it is for.",
+            )
+        services.revise(actor_of(request), deployment, body=forms.spec_body(request.POST), nodes=nodes, reason=reason)
+    except Refused as refused:
+        return _form(
+            request,
+            values=forms.typed(request.POST),
+            name=deployment.name,
+            chosen=nodes,
+            world=len(nodes),
+            recipe=None,
+            deployment=deployment,
+            error=error_of(refused),
+            reason=reason,
+        )
+    story = "relaunch" if deployment.runs.filter(story__in=("launch", "relaunch")).exists() else "launch"
+    return redirect(f"/deployments/{deployment.pk}/plan?story={story}")
+
+
+# One of them
+
+
+def differences(older: dict[str, Any], newer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fields that differ between two bodies, each with both values as text."""
+    before, after = (
+        forms.shown(older) | {"nodes": ", ".join(older.get("nodes", []))},
+        forms.shown(newer) | {"nodes": ", ".join(newer.get("nodes", []))},
+    )
+    return [
+        {"name": name, "before": before.get(name, ""), "after": after[name]}
+        for name in after
+        if before.get(name, "") != after[name]
+    ]
+
+
+def _revisions(deployment: Deployment) -> list[dict[str, Any]]:
+    found: list[Revision] = list(deployment.revisions.order_by("-number")[:20])
+    return [
+        {"revision": one, "changes": differences(found[place + 1].body, one.body) if place + 1 < len(found) else []}
+        for place, one in enumerate(found)
+    ]
+
+
+@allow("view")
+@require_GET
+def deployment(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    found = get_object_or_404(Deployment.objects.select_related("recipe_version__recipe"), pk=deployment_id)
+    row = row_of(found)
+    active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
+    last_good = found.runs.filter(state="succeeded", story__in=("launch", "relaunch")).order_by("-pk").first()
+    context = {
+        "row": row,
+        "deployment": found,
+        "spec": row.spec,
+        "active": active,
+        "last_good": last_good,
+        "explained": explained(found.reason),
+        "ranks": found.ranks.select_related("node", "revision"),
+        "flags": [name for name, on in (found.flags or {}).items() if on],
+        "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
+        "launched": found.runs.filter(story__in=("launch", "relaunch")).exists(),
+        "curl": _curl(row),
+        "consents": found.consents.order_by("node", "kind", "name"),
+    }
+    if request.headers.get("HX-Request"):
+        return render(request, "pages/deployment_live.html", context)
+    return render(
+        request,
+        "pages/deployment.html",
+        context
+        | {
+            "revisions": _revisions(found),
+            "runs": found.runs.order_by("-pk")[:20],
+            "runs_count": found.runs.count(),
+            "history": Entry.objects.filter(object_type="deployment", object_id=str(found.pk)).order_by("-id")[:25],
+            "fields": [
+                (field, value)
+                for field in (*forms.MAIN, *forms.FURTHER)
+                if (value := forms.shown(row.spec).get(field.name))
+            ],
+        },
+    )
+
+
+def _curl(row: Row) -> str:
+    body = {
+        "model": row.spec.get("served_model_name") or row.spec.get("model", ""),
+        "max_tokens": 512,
+        "messages": [{"role": "user", "content": "Hello"}],
+    }
+    return f"curl {row.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+
+
+# The plan
+
+
+def _ticks(problem: Problem, clear: Sequence[Clear]) -> dict[str, Any]:
+    """What the page needs to show a consent: its items as the form sends them, and what is ticked."""
+    asked = [(item["node"], item["kind"], item["name"]) for item in problem.clear]
+    given = {(one.node, one.kind, one.name): one.disable for one in clear}
+    units = [item for item in problem.clear if item["kind"] == "unit"]
+    return {
+        "items": json.dumps(list(problem.clear)),
+        "ticked": bool(asked) and all(key in given for key in asked),
+        "units": json.dumps(units) if units else "",
+        "unit_count": len(units),
+        "disabled": bool(units) and all(given.get((item["node"], "unit", item["name"])) for item in units),
+    }
+
+
+def problem_rows(plan: Plan, clear: Sequence[Clear]) -> list[dict[str, Any]]:
+    """Failed checks first; consents that were given stay where they can be taken back."""
+    rows = []
+    for problem in plan.problems:
+        rows.append(
+            {
+                "problem": problem,
+                "tone": TONE_OF_SEVERITY.get(problem.severity, "off"),
+                "drawing": DRAWING_OF_SEVERITY.get(problem.severity, "off"),
+                "ticks": _ticks(problem, clear) if problem.clear else None,
+            }
+        )
+    rows.sort(key=lambda row: (list(TONE_OF_SEVERITY).index(row["problem"].severity), row["ticks"] is None))
+    return rows
+
+
+def stage_rows(plan: Plan) -> list[dict[str, Any]]:
+    made = []
+    for number, stage in enumerate(plan.stages, 1):
+        nodes: dict[str, list[Any]] = {}
+        for step in stage.steps:
+            nodes.setdefault(step.node, []).append(step)
+        made.append({"number": number, "name": stage.name, "nodes": nodes, "where": ", ".join(nodes)})
+    return made
+
+
+def fingerprints(plan: Plan) -> dict[str, str]:
+    """Step key -> short hash of what it does, so that a later plan can say what differs."""
+    return {
+        step.key: hashlib.sha256(repr((step.script, step.commands, step.kind, step.why)).encode()).hexdigest()[:10]
+        for stage in plan.stages
+        for step in stage.steps
+    }
+
+
+def plan_changes(shown: str, plan: Plan) -> list[dict[str, str]]:
+    """What differs from the plan that the person saw (`shown`: its fingerprints as JSON)."""
+    try:
+        before = json.loads(shown) if len(shown) < 200_000 else {}
+    except ValueError:
+        before = {}
+    if not isinstance(before, dict):
+        return []
+    now, titles = (
+        fingerprints(plan),
+        {step.key: f"{step.title}, {step.node}" for stage in plan.stages for step in stage.steps},
+    )
+    made = [
+        {"what": "new" if key not in before else "changed", "title": titles[key]}
+        for key, mark in now.items()
+        if before.get(key) != mark
+    ]
+    return made + [{"what": "gone", "title": str(key)[:120]} for key in before if key not in now]
+
+
+def _default_clear(deployment: Deployment, story: str) -> tuple[Clear, ...]:
+    """What an editor has agreed to before stays agreed for a relaunch."""
+    return services.consented(deployment) if story in ("launch", "relaunch") else ()
+
+
+def _query(story: str, clear: Sequence[Clear]) -> str:
+    items = [{"node": one.node, "kind": one.kind, "name": one.name} for one in clear]
+    off = [item for item, one in zip(items, clear, strict=True) if one.disable]
+    return urlencode({"story": story, "ticked": "1", "clear": json.dumps(items), "disable": json.dumps(off)})
+
+
+def _agreed(clear: Sequence[Clear], plan: Plan) -> tuple[Clear, ...]:
+    """Of the remembered consents, those that this plan asks for."""
+    asked = {(item["node"], item["kind"], item["name"]) for problem in plan.problems for item in problem.clear}
+    return tuple(one for one in clear if (one.node, one.kind, one.name) in asked)
+
+
+def _bars(plan: Plan) -> list[dict[str, Any]]:
+    if plan.fit is None:
+        return []
+    return [
+        {
+            "node": bar.node,
+            "total": bar.total_bytes,
+            "picture": charts.memory_bar(bar.segments, bar.total_bytes, large=True, key=f"fit{number}"),
+            "parts": [(charts.NAMES.get(name, name), size) for name, size in bar.segments if size],
+        }
+        for number, bar in enumerate(plan.fit.bars)
+    ]
+
+
+@allow("plan")
+@require_http_methods(["GET", "POST"])
+def plan(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """GET shows what would run; POST runs exactly that, if it is still so. POST asks for the story's own action."""
+    deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    source = request.POST if request.method == "POST" else request.GET
+    story = source.get("story", "launch")
+    story = story if story in STORIES else "launch"
+    actor = actor_of(request)
+    try:
+        if request.method == "GET":
+            return _show(request, deployment, story, source)
+        authorize(actor, STORIES[story], deployment)
+        run = runs.start(
+            actor,
+            deployment,
+            story=story,
+            digest=source.get("digest", ""),
+            reason=source.get("reason", ""),
+            clear=forms.clearing(source),
+            idempotency_key=source.get("key", ""),
+        )
+    except Refused as refused:
+        return _show(request, deployment, story, source, error=error_of(refused))
+    return redirect(f"/runs/{run.pk}")
+
+
+def _show(
+    request: HttpRequest, deployment: Deployment, story: str, source: QueryDict, error: Error | None = None
+) -> HttpResponse:
+    actor = actor_of(request)
+    made, clear = None, ()
+    try:
+        clear = forms.clearing(source) if "ticked" in source else _default_clear(deployment, story)
+        made = runs.preview(actor, deployment, story=story, clear=clear)
+        if "ticked" not in source and clear:
+            clear = _agreed(clear, made)
+            made = runs.preview(actor, deployment, story=story, clear=clear)
+    except Refused as refused:
+        error = error or error_of(refused)
+    held = (
+        Node.objects.filter(name__in=made.nodes, reservation__isnull=False).select_related(
+            "reservation__run__deployment"
+        )
+        if made
+        else []
+    )
+    rows = problem_rows(made, clear) if made else []
+    needed = [row for row in rows if row["problem"].severity in ("stop", "consent")]
+    sheets = (
+        Node.objects.filter(name__in=made.nodes if made else [])
+        .order_by("sheets__taken_at")
+        .values_list("sheets__taken_at", flat=True)
+    )
+    context = {
+        "deployment": deployment,
+        "revision": deployment.revision,
+        "story": story,
+        "plan": made,
+        "error": error,
+        "clear": clear,
+        "problems": rows,
+        "needed": len(needed),
+        "fine": sum(row["tone"] == "ok" for row in rows),
+        "stages": stage_rows(made) if made else [],
+        "bars": _bars(made) if made else [],
+        "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
+        "shown": json.dumps(fingerprints(made)) if made else "",
+        "reason": source.get("reason", ""),
+        "held": held,
+        "oldest": min((at for at in sheets if at), default=None),
+        "query": _query(story, clear),
+        "changes": plan_changes(source.get("shown", ""), made)
+        if made and error and (error.extra or {}).get("digest")
+        else [],
+        "may_start": allows(actor.role, STORIES[story]),
+        "may_clear": allows(actor.role, "clear"),
+        "key": source.get("key") or uuid.uuid4().hex,
+        "worker": runs.worker_status(),
+        "verb": {"launch": "Launch", "relaunch": "Relaunch", "stop": "Stop"}[story],
+    }
+    piece = request.headers.get("HX-Request")
+    return render(
+        request, "pages/plan_body.html" if piece else "pages/plan.html", context, status=error.status if error else 200
+    )
+
+
+@allow("plan")
+@require_GET
+def plan_script(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """The previewed plan as a shell script."""
+    deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    try:
+        made = runs.preview(
+            actor_of(request), deployment, story=request.GET.get("story", "launch"), clear=forms.clearing(request.GET)
+        )
+    except Refused as refused:
+        return HttpResponse(
+            f"# {refused.detail} {refused.remedy}\n", content_type="text/plain; charset=utf-8", status=refused.status
+        )
+    return scripts.response(made, deployment.name)
+
+
+urlpatterns = [
+    path("deployments", deployments, name="deployments"),
+    path("deployments/new", new, name="deployment-new"),
+    path("deployments/<int:deployment_id>", deployment, name="deployment"),
+    path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
+    path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
+    path("deployments/<int:deployment_id>/plan.sh", plan_script, name="deployment-script"),
+]

@@ -1,0 +1,159 @@
+"""What was typed into a form -> the values that services take. Says which field is wrong; keeps what was typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import QueryDict
+
+from apps.diagnosis.refusal import Refused
+from apps.plan.spec import CLUSTERS, ENGINES, RUNTIMES, Clear
+from apps.runs.services import clear_from
+
+
+@dataclass(frozen=True)
+class SpecField:
+    """One field of a Spec in a form. kind: text, whole, number, lines, pairs (NAME=value), secrets, choice."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    choices: tuple[str, ...] = ()
+    wide: bool = False
+
+
+MAIN = (
+    SpecField("model", "Model", hint="Name at the hub; the API answers with it", wide=True),
+    SpecField("model_path", "Folder on the nodes", hint="Absolute, the same on every node"),
+    SpecField("image", "Image", hint="Docker only"),
+    SpecField("container", "Container", hint="Rank N runs as NAME-rN"),
+    SpecField("port", "Port", "whole"),
+    SpecField("tensor_parallel", "Tensor parallel", "whole", "GPUs that share one model"),
+    SpecField("gpu_memory_utilization", "Share of memory", "number", "0 to 1; empty: the engine's own"),
+    SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own"),
+)
+FURTHER = (
+    SpecField("engine", "Engine", "choice", choices=ENGINES),
+    SpecField("runtime", "Runtime", "choice", choices=RUNTIMES),
+    SpecField("cluster", "Cluster", "choice", choices=CLUSTERS),
+    SpecField("executable", "Program", hint="Plain process only"),
+    SpecField("served_model_name", "Served as", hint="Empty: the model's name"),
+    SpecField("api_host", "Listens on", hint="0.0.0.0, 127.0.0.1 or an address of the head"),
+    SpecField("reasoning_parser", "Reasoning parser"),
+    SpecField("tool_call_parser", "Tool parser"),
+    SpecField("attention_backend", "Attention backend"),
+    SpecField("kv_cache_dtype", "KV cache type"),
+    SpecField("os_floor_gib", "Left to the system", "number", "GiB that stay free"),
+    SpecField("smoke_max_tokens", "Tokens of the first completion", "whole"),
+    SpecField("arguments", "Further arguments", "lines", "One word a line", wide=True),
+    SpecField("environment", "Environment", "pairs", "NAME=value, one a line", wide=True),
+    SpecField(
+        "secrets", "Secrets", "secrets", "VARIABLE=name of the secret, one a line; the value is never shown", wide=True
+    ),
+)
+FIELDS = {field.name: field for field in (*MAIN, *FURTHER)}
+
+
+def shown(body: Mapping[str, Any]) -> dict[str, str]:
+    """A spec's values as text, for the inputs."""
+    made = {}
+    for name, field in FIELDS.items():
+        value = body.get(name)
+        if value is None:
+            made[name] = ""
+        elif field.kind == "lines":
+            made[name] = "\n".join(str(word) for word in value)
+        elif field.kind == "pairs":
+            made[name] = "\n".join(f"{pair[0]}={pair[1]}" for pair in value)
+        elif field.kind == "secrets":
+            made[name] = "\n".join(f"{one['variable']}={one['name']}" for one in value)
+        else:
+            made[name] = str(value)
+    return made
+
+
+def typed(post: QueryDict) -> dict[str, str]:
+    """What stands in the inputs now, as it was typed."""
+    return {name: post.get(name, "") for name in FIELDS}
+
+
+def spec_body(post: QueryDict) -> dict[str, Any]:
+    """The Spec's fields out of a form, without name and nodes; empty ones keep their defaults. Raises Refused."""
+    body: dict[str, Any] = {}
+    for name, field in FIELDS.items():
+        text = post.get(name, "").replace("\r\n", "\n").strip()
+        if text:
+            body[name] = _value(field, text)
+    return body
+
+
+def _value(field: SpecField, text: str) -> Any:
+    if field.kind == "whole":
+        return _number(field, text, int, "a whole number")
+    if field.kind == "number":
+        return _number(field, text, float, "a number")
+    if field.kind == "lines":
+        return [line.strip() for line in text.split("\n") if line.strip()]
+    if field.kind == "pairs":
+        return [list(_pair(field, line)) for line in text.split("\n") if line.strip()]
+    if field.kind == "secrets":
+        return [
+            dict(zip(("variable", "name"), _pair(field, line), strict=True))
+            for line in text.split("\n")
+            if line.strip()
+        ]
+    return text
+
+
+def _number(field: SpecField, text: str, kind: type[int] | type[float], words: str) -> int | float:
+    try:
+        made = kind(text.replace(",", "").replace("_", "") if kind is int else text)
+    except (ValueError, OverflowError):
+        raise Refused(
+            "bad_input", f"{text[:40]!r} is not {words}.", field=field.name, remedy=f"Use {words}, or leave it empty."
+        ) from None
+    if made != made or made in (float("inf"), float("-inf")):
+        raise Refused("bad_input", f"{text[:40]!r} is not {words}.", field=field.name, remedy=f"Use {words}.")
+    return made
+
+
+def _pair(field: SpecField, line: str) -> tuple[str, str]:
+    name, mark, value = line.strip().partition("=")
+    if not mark or not name.strip():
+        raise Refused(
+            "bad_input", f"{line.strip()[:60]!r} has no '='.", field=field.name, remedy="Write NAME=value, one a line."
+        )
+    return name.strip(), value.strip()
+
+
+def identity(value: str) -> int | None:
+    """The id in a select; None for an empty or impossible one."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 18 else None
+
+
+def clearing(query: QueryDict) -> tuple[Clear, ...]:
+    """The ticks of a plan page: `clear` and `disable` each hold a JSON list of items. Raises Refused."""
+    wanted, disabled = _items(query.getlist("clear")), _items(query.getlist("disable"))
+    also = {(item.get("node"), item.get("name")) for item in disabled if item.get("kind") == "unit"}
+    made = []
+    for item in wanted:
+        plain = {key: item.get(key) for key in ("node", "kind", "name")}
+        made.append({**plain, "disable": item.get("kind") == "unit" and (item.get("node"), item.get("name")) in also})
+    return clear_from(made)
+
+
+def _items(values: Sequence[str]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for value in values[:200]:
+        try:
+            items = json.loads(value)
+        except (ValueError, RecursionError):
+            items = None
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise Refused("bad_input", "A tick of this form can't be read.", field="clear", remedy="Reload the page.")
+        found += items
+    return found

@@ -1,0 +1,574 @@
+"""Nodes: the list, adding one, and one node with its facts, its raw evidence, its host keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import path
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from apps.audit.models import Entry
+from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.refusal import Refused
+from apps.facts.sheet import Evidence, Sheet
+from apps.facts.values import Hca
+from apps.inventory import services
+from apps.inventory.models import Credential, HostKey, Node
+from apps.pages import memory
+from apps.pages.forms import identity
+from apps.pages.refusing import Error, error_of, explained
+from apps.people.access import actor_of, allow
+from apps.runs import services as runs
+from apps.runs.models import ACTIVE, Run
+
+PAGE = 50
+MOST_NODES = 200
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about a node that matters for a deployment. tone: bad, warn, off."""
+
+    tone: str
+    title: str
+    meaning: str
+    remedy: str = ""
+
+
+@allow("view")
+@require_GET
+def nodes(request: HttpRequest) -> HttpResponse:
+    found = (
+        Node.objects.select_related("sighting", "jump", "credential")
+        .order_by("-unreachable_since", "pk")
+        .order_by(F("unreachable_since").desc(nulls_last=True), "pk")
+    )
+    name = request.GET.get("name", "").strip()
+    if name:
+        found = found.filter(name__icontains=name)
+    page = Paginator(found, PAGE).get_page(request.GET.get("page"))
+    context = {
+        "page": page,
+        "rows": memory.rows(list(page.object_list)),
+        "name": name,
+        "ready": Node.objects.filter(state=Node.State.READY).count(),
+    }
+    piece = request.headers.get("HX-Request") and request.headers.get("HX-Target") == "nodes"
+    return render(request, "pages/nodes_list.html" if piece else "pages/nodes.html", context)
+
+
+@allow("edit_nodes")
+@require_http_methods(["GET", "POST"])
+def add(request: HttpRequest) -> HttpResponse:
+    """The door is asked for its host keys before anything is stored; a refusal stands beside its field."""
+    if request.method == "GET":
+        return _add_form(request, {"port": "22", "user": ""})
+    typed = {
+        name: request.POST.get(name, "").strip() for name in ("name", "address", "port", "user", "credential", "jump")
+    }
+    try:
+        credential = Credential.objects.filter(pk=identity(typed["credential"])).first()
+        if credential is None:
+            raise Refused(
+                "bad_input",
+                "Choose the key that opens the node.",
+                field="credential",
+                remedy="Make one under Settings, Credentials.",
+            )
+        jump = Node.objects.filter(pk=identity(typed["jump"])).first()
+        if typed["jump"] and jump is None:
+            raise Refused(
+                "bad_input", "That jump host is not there any more.", field="jump", remedy="Choose another one."
+            )
+        made = runs.enrol(
+            actor_of(request),
+            name=typed["name"],
+            address=typed["address"],
+            port=typed["port"],
+            user=typed["user"],
+            credential=credential,
+            jump=jump,
+        )
+    except Refused as refused:
+        return _add_form(request, typed, error_of(refused))
+    return redirect(made.get_absolute_url())
+
+
+def _add_form(request: HttpRequest, typed: dict[str, str], error: Error | None = None) -> HttpResponse:
+    credentials = Credential.objects.order_by("name")
+    chosen = credentials.filter(pk=identity(typed.get("credential", ""))).first() or credentials.first()
+    return render(
+        request,
+        "pages/node_add.html",
+        {
+            "typed": typed,
+            "error": error,
+            "credentials": credentials,
+            "chosen": chosen,
+            "jumps": Node.objects.filter(state=Node.State.READY).order_by("name")[:MOST_NODES],
+            "worker": runs.worker_status(),
+        },
+        status=error.status if error else 200,
+    )
+
+
+# One node
+
+
+def findings(node: Node, sheet: Sheet | None) -> list[Finding]:
+    """What of the newest sheet a deployment would stumble over, worst first."""
+    found: list[Finding] = []
+    if sheet is None:
+        return found
+    for problem, evidence in (
+        (sheet.gpus.problem, sheet.gpus.evidence) if sheet.gpus else (None, None),
+        (sheet.docker.problem, sheet.docker.evidence) if sheet.docker else (None, None),
+    ):
+        if problem:
+            known = REASONS.get(problem)
+            found.append(
+                Finding(
+                    "bad",
+                    known.title if known else problem.replace("_", " "),
+                    evidence or (known.sentence if known else ""),
+                    known.remedy if known else "",
+                )
+            )
+    found += _memory_findings(sheet)
+    for port in sheet.fabric or ():
+        if port.active is False:
+            found.append(
+                Finding(
+                    "warn",
+                    f"Fabric port {port.name} is {str(port.state).lower()}",
+                    f"{port.physical_state or 'no link'}: half of the fabric's bandwidth is missing.",
+                    f"Bring up {port.netdev or 'its interface'} or check the cable.",
+                )
+            )
+    for disk in sheet.disks or ():
+        if (
+            disk.size_bytes
+            and disk.available_bytes is not None
+            and disk.available_bytes < 10 * GIB
+            and disk.mount in ("/", "/models", "/home")
+        ):
+            found.append(
+                Finding(
+                    "warn",
+                    f"{disk.mount} is nearly full",
+                    f"{disk.available_bytes / GIB:.1f} GiB are left.",
+                    "Remove images or models that nobody uses.",
+                )
+            )
+    for model in sheet.models or ():
+        if model.complete is False:
+            found.append(
+                Finding(
+                    "warn",
+                    f"{model.name or model.path} is incomplete",
+                    f"{model.shards} of {model.shards_expected or 'an unknown number of'} shards are there.",
+                    "Fetch it again; what is there is kept.",
+                )
+            )
+    if sheet.internet is False:
+        found.append(Finding("off", "No internet", "Models and images must come from another node."))
+    missing = [name for name in ("machine", "memory", "gpus", "docker", "interfaces") if getattr(sheet, name) is None]
+    if missing:
+        found.append(
+            Finding("warn", f"Not readable: {', '.join(missing)}", "The raw output of these sections says why.")
+        )
+    order = {"bad": 0, "warn": 1, "off": 2}
+    return sorted(found, key=lambda one: order[one.tone])
+
+
+def _memory_findings(sheet: Sheet) -> list[Finding]:
+    held = [
+        one
+        for one in sheet.containers or ()
+        if one.state == "running" and (one.memory_bytes or 0) > GIB and "sparkweb.deployment" not in one.labels
+    ]
+    if not held:
+        return []
+    size = sum(one.memory_bytes or 0 for one in held) / GIB
+    units = [
+        unit.name
+        for unit in sheet.units or ()
+        if set(unit.containers) & {one.name for one in held} and unit.enabled == "enabled"
+    ]
+    keeps = f" {', '.join(units)} bring{'s' if len(units) == 1 else ''} them back after a reboot." if units else ""
+    return [
+        Finding(
+            "warn",
+            f"{size:.1f} GiB are held by {', '.join(one.name for one in held)}",
+            f"Not started by sparkweb.{keeps}",
+            "A launch that needs the memory asks for consent to stop them.",
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Facts of one kind with the raw output that they were read from."""
+
+    name: str
+    pairs: tuple[tuple[str, Any], ...] = ()
+    heads: tuple[str, ...] = ()
+    table: tuple[tuple[Any, ...], ...] = ()
+    evidence: tuple[tuple[str, Evidence], ...] = ()
+    missing: str = ""
+
+
+def _size(value: int | None) -> str:
+    return "unknown" if value is None else f"{value / GIB:.1f} GiB"
+
+
+def _words(value: Any) -> Any:
+    return (
+        "unknown"
+        if value in (None, "", ())
+        else ", ".join(str(one) for one in value)
+        if isinstance(value, tuple)
+        else value
+    )
+
+
+def groups(sheet: Sheet) -> list[Group]:
+    """Every fact, grouped as the page shows it."""
+    made = [
+        _machine(sheet),
+        _memory(sheet),
+        _gpus(sheet),
+        _disks(sheet),
+        _docker(sheet),
+        _units(sheet),
+        _network(sheet),
+        _models(sheet),
+        _software(sheet),
+    ]
+    used = {name for group in made for name, _ in group.evidence}
+    rest = tuple((name, one) for name, one in sheet.evidence.items() if name not in used)
+    return [*made, Group("Further output", evidence=rest)] if rest else made
+
+
+def _raw(sheet: Sheet, *words: str) -> tuple[tuple[str, Evidence], ...]:
+    return tuple(
+        (name, one)
+        for name, one in sheet.evidence.items()
+        if any(name == word or name.startswith(f"{word}.") or name.startswith(f"{word}_") for word in words)
+    )
+
+
+def _machine(sheet: Sheet) -> Group:
+    one = sheet.machine
+    raw = _raw(sheet, "machine", "privileges", "internet", "clock")
+    if one is None:
+        return Group("Machine", evidence=raw, missing="could not be read")
+    rights = sheet.privileges
+    pairs = [
+        ("Model", one.model),
+        ("System", one.os),
+        ("Kernel", one.kernel),
+        ("Processor", " · ".join(filter(None, (one.arch, f"{one.cpus} cores" if one.cpus else "")))),
+        ("Host name", one.hostname),
+        ("User", f"{one.user} ({one.shell})" if one.shell else one.user),
+        ("Groups", one.groups),
+        ("Boot id", one.boot_id),
+        ("Sudo", rights.sudo if rights else None),
+        ("Lingering", {True: "on", False: "off"}.get(rights.linger) if rights and rights.linger is not None else None),
+        ("Internet", {True: "yes", False: "no"}.get(sheet.internet) if sheet.internet is not None else None),
+    ]
+    if one.virtualization not in (None, "none"):
+        pairs.insert(1, ("Runs in", one.virtualization))
+    return Group("Machine", tuple((name, _words(value)) for name, value in pairs), evidence=raw)
+
+
+def _memory(sheet: Sheet) -> Group:
+    one = sheet.memory
+    raw = _raw(sheet, "memory", "meminfo", "killed")
+    if one is None:
+        return Group("Memory", evidence=raw, missing="could not be read")
+    pairs = [
+        ("Total", _size(one.total_bytes)),
+        ("In use", _size(one.used_bytes)),
+        ("Available", _size(one.available_bytes)),
+        ("Page cache", _size(one.cached_bytes)),
+        ("GPU and unattributed", _size(one.unattributed_bytes)),
+        ("Swap", f"{_size(one.swap_free_bytes)} of {_size(one.swap_total_bytes)} free"),
+    ]
+    return Group("Memory", tuple(pairs), evidence=raw)
+
+
+def _gpus(sheet: Sheet) -> Group:
+    one = sheet.gpus
+    raw = _raw(sheet, "gpus", "gpu", "nvidia")
+    if one is None:
+        return Group("GPU", evidence=raw, missing="could not be read")
+    rows = tuple(
+        (
+            gpu.index,
+            _words(gpu.name),
+            "unified" if gpu.unified else f"{gpu.memory_used_mib} of {gpu.memory_total_mib} MiB",
+            f"{gpu.util_pct} %" if gpu.util_pct is not None else "unknown",
+            f"{gpu.power_w:.0f} W" if gpu.power_w is not None else "unknown",
+            f"{gpu.temp_c} °C" if gpu.temp_c is not None else "unknown",
+        )
+        for gpu in one.gpus
+    )
+    return Group(
+        "GPU",
+        (("Driver", _words(one.driver)), ("CUDA", _words(one.cuda))),
+        ("", "Name", "Memory", "Busy", "Power", "Temp"),
+        rows,
+        raw,
+    )
+
+
+def _disks(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "disks", "disk")
+    if sheet.disks is None:
+        return Group("Disk", evidence=raw, missing="could not be read")
+    return Group(
+        "Disk",
+        (),
+        ("Mount", "Type", "Free", "Size"),
+        tuple((d.mount, _words(d.type), _size(d.available_bytes), _size(d.size_bytes)) for d in sheet.disks),
+        raw,
+    )
+
+
+def _docker(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "docker", "containers", "images")
+    about = sheet.docker
+    pairs: tuple[tuple[str, Any], ...] = ()
+    if about is not None:
+        pairs = (
+            ("Docker", about.server_version or ("not there" if not about.present else "unknown")),
+            ("Runtimes", _words(about.runtimes)),
+        )
+    rows = tuple(
+        (
+            c.name,
+            _words(c.image),
+            _words(c.status or c.state),
+            _size(c.memory_bytes) if c.memory_bytes else "",
+            f"deployment {c.labels['sparkweb.deployment']}" if "sparkweb.deployment" in c.labels else "not ours",
+        )
+        for c in sheet.containers or ()
+    )
+    return Group(
+        "Containers",
+        pairs,
+        ("Name", "Image", "State", "Memory", "Whose"),
+        rows,
+        raw,
+        "" if sheet.containers is not None else "could not be read",
+    )
+
+
+def _units(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "units", "systemd")
+    if sheet.units is None:
+        return Group("Units", evidence=raw, missing="could not be read")
+    return Group(
+        "Units",
+        (),
+        ("Unit", "State", "At boot", "Starts"),
+        tuple(
+            (
+                u.name,
+                f"{u.active or 'unknown'}{f' ({u.sub})' if u.sub else ''}",
+                _words(u.enabled),
+                ", ".join(u.containers),
+            )
+            for u in sheet.units
+        ),
+        raw,
+    )
+
+
+def _port(port: Hca) -> str:
+    """An RDMA port in words: `ACTIVE / LinkUp, 200 Gb/s, enp1s0f0np0`."""
+    state = " / ".join(filter(None, (port.state or "unknown", port.physical_state)))
+    return ", ".join(filter(None, (state, f"{port.rate_gbps:.0f} Gb/s" if port.rate_gbps else "", port.netdev)))
+
+
+def _network(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "interfaces", "fabric", "network", "listeners")
+    rows = tuple(
+        (
+            i.name,
+            {True: "up", False: "down"}.get(i.up, "unknown") if i.up is not None else "unknown",
+            ", ".join(f"{a.ip}/{a.prefix}" for a in i.addresses),
+            f"{i.speed_mbps / 1000:.0f}G" if i.speed_mbps else "",
+            i.mtu or "",
+            i.role or "",
+        )
+        for i in sheet.interfaces or ()
+        if i.physical is not False or i.addresses
+    )
+    ports = tuple((f"{port.name}/{port.port}", _port(port)) for port in sheet.fabric or ())
+    return Group(
+        "Network and fabric",
+        ports,
+        ("Interface", "Link", "Addresses", "Speed", "MTU", "Role"),
+        rows,
+        raw,
+        "" if sheet.interfaces is not None else "could not be read",
+    )
+
+
+def _models(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "models", "model")
+    if sheet.models is None:
+        return Group("Models on disk", evidence=raw, missing="could not be read")
+    rows = tuple(
+        (
+            m.name or m.path,
+            {True: "complete", False: "incomplete"}.get(m.complete, "unknown") if m.complete is not None else "unknown",
+            f"{m.shards or 0} of {m.shards_expected}" if m.shards_expected else m.shards or "",
+            f"{m.bytes / 1e9:.1f} GB" if m.bytes else "",
+            m.path,
+        )
+        for m in sheet.models
+    )
+    return Group("Models on disk", (), ("Model", "State", "Shards", "Size", "Path"), rows, raw)
+
+
+def _software(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "software")
+    if not sheet.software:
+        return Group(
+            "Software inside images", evidence=raw, missing="" if sheet.software == () else "could not be read"
+        )
+    return Group(
+        "Software inside images",
+        tuple(
+            (s.where, ", ".join(f"{name} {version}" for name, version in s.versions.items()) or "unknown")
+            for s in sheet.software
+        ),
+        evidence=raw,
+    )
+
+
+@allow("view")
+@require_GET
+def node(request: HttpRequest, node_id: int) -> HttpResponse:
+    found = get_object_or_404(Node.objects.select_related("sighting", "jump", "credential"), pk=node_id)
+    return _show(request, found)
+
+
+def _show(request: HttpRequest, found: Node, error: Error | None = None) -> HttpResponse:
+    sheet = services.latest_sheet(found)
+    held = getattr(found, "reservation", None)
+    hops, hop = [], found
+    while hop is not None and len(hops) < 8:
+        hops.append({"node": hop, "keys": hop.host_keys.order_by("state", "type")})
+        hop = hop.jump  # type: ignore[assignment]
+    context = {
+        "node": found,
+        "row": memory.rows([found])[0],
+        "sheet": sheet,
+        "taken_at": sheet.taken_at if sheet else None,
+        "groups": groups(sheet) if sheet else [],
+        "findings": findings(found, sheet),
+        "hops": list(reversed(hops)),
+        "held": held,
+        "offered": found.host_keys.filter(state=HostKey.State.OFFERED).order_by("type"),
+        "refused": found.host_keys.filter(state=HostKey.State.REFUSED).order_by("type"),
+        "error": error,
+        "explained": explained(found.unreachable_reason or None),
+        "ranks": found.ranks.select_related("deployment"),
+        "probing": Run.objects.filter(story="probe", state__in=ACTIVE, steps__node=found).first(),
+        "history": Entry.objects.filter(object_type="node", object_id=str(found.pk)).order_by("-id")[:15],
+    }
+    piece = request.headers.get("HX-Request") and request.method == "GET"
+    return render(
+        request, "pages/node_live.html" if piece else "pages/node.html", context, status=error.status if error else 200
+    )
+
+
+@allow("edit_host_keys")
+@require_POST
+def confirm(request: HttpRequest, node_id: int) -> HttpResponse:
+    found = get_object_or_404(Node, pk=node_id)
+    try:
+        services.confirm_host_key(actor_of(request), found, sha256=request.POST.get("sha256", ""))
+    except Refused as refused:
+        return _show(request, found, error_of(refused))
+    try:
+        runs.probe(actor_of(request), [found])
+        messages.success(request, f"The host key of {found.name} is pinned. It is being probed now.")
+    except Refused:
+        messages.success(request, f"The host key of {found.name} is pinned.")
+    return redirect(found.get_absolute_url())
+
+
+@allow("edit_host_keys")
+@require_POST
+def repin(request: HttpRequest, node_id: int) -> HttpResponse:
+    found = get_object_or_404(Node, pk=node_id)
+    try:
+        services.repin_host_key(
+            actor_of(request), found, sha256=request.POST.get("sha256", ""), reason=request.POST.get("reason", "")
+        )
+    except Refused as refused:
+        return _show(request, found, error_of(refused))
+    messages.success(request, f"{found.name} is trusted with its new host key.")
+    return redirect(found.get_absolute_url())
+
+
+@allow("edit_host_keys")
+@require_POST
+def rescan(request: HttpRequest, node_id: int) -> HttpResponse:
+    found = get_object_or_404(Node, pk=node_id)
+    try:
+        run = runs.rescan(actor_of(request), found)
+    except Refused as refused:
+        return _show(request, found, error_of(refused))
+    return redirect(run.get_absolute_url())
+
+
+@allow("edit_nodes")
+@require_POST
+def remove(request: HttpRequest, node_id: int) -> HttpResponse:
+    found = get_object_or_404(Node, pk=node_id)
+    try:
+        services.remove_node(actor_of(request), found, reason=request.POST.get("reason", ""))
+    except Refused as refused:
+        return _show(request, found, error_of(refused))
+    messages.success(request, f"{found.name} was removed. Nothing was changed on it.")
+    return redirect("/nodes")
+
+
+@allow("probe")
+@require_POST
+def probe(request: HttpRequest) -> HttpResponse:
+    """Fresh sheets of the named nodes, or of all that are ready."""
+    names = [name for name in request.POST.getlist("name") if name]
+    found = Node.objects.filter(name__in=names) if names else Node.objects.filter(state=Node.State.READY)
+    try:
+        run = runs.probe(actor_of(request), list(found[:MOST_NODES]))
+    except Refused as refused:
+        error = error_of(refused)
+        messages.error(request, f"{error.detail} {error.remedy}".strip())
+        return redirect(found[0].get_absolute_url() if len(names) == 1 and found else "/nodes")
+    return redirect(run.get_absolute_url())
+
+
+urlpatterns = [
+    path("nodes", nodes, name="nodes"),
+    path("nodes/add", add, name="node-add"),
+    path("nodes/probe", probe, name="nodes-probe"),
+    path("nodes/<int:node_id>", node, name="node"),
+    path("nodes/<int:node_id>/confirm", confirm, name="node-confirm"),
+    path("nodes/<int:node_id>/repin", repin, name="node-repin"),
+    path("nodes/<int:node_id>/rescan", rescan, name="node-rescan"),
+    path("nodes/<int:node_id>/remove", remove, name="node-remove"),
+]

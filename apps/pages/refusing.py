@@ -1,0 +1,56 @@
+"""A refusal of a service as a page shows it: beside its field, with the way on; what was typed stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.refusal import Refused
+
+TITLES = {
+    "bad_input": "Please correct this",
+    "in_use": "Still in use",
+    "consent_needed": "An editor must agree",
+    "secret_missing": "A secret is missing",
+    "node_reserved": "Node in use",
+}
+
+
+@dataclass(frozen=True)
+class Error:
+    title: str
+    detail: str
+    remedy: str = ""
+    field: str = ""
+    evidence: str = ""
+    status: int = 422
+    extra: Mapping[str, Any] | None = None
+
+
+def error_of(refused: Refused) -> Error:
+    known = REASONS.get(refused.reason)
+    title = TITLES.get(refused.reason) or (known.title if known else refused.reason.replace("_", " ").capitalize())
+    return Error(title, refused.detail, refused.remedy, refused.field, refused.evidence, refused.status, refused.extra)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A reason of the table in words. `ours`: not the node's fault."""
+
+    name: str
+    title: str
+    sentence: str
+    remedy: str
+    ours: bool
+
+
+def explained(name: str | None) -> Explained | None:
+    if not name:
+        return None
+    key = name.partition(":")[0]
+    known = REASONS.get(key)
+    if known is None:
+        return Explained(name, name.replace("_", " ").capitalize(), "", "", False)
+    return Explained(key, known.title, known.sentence, known.remedy, known.group == "us")

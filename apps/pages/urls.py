@@ -1,0 +1,19 @@
+"""The addresses of all pages."""
+
+from __future__ import annotations
+
+from apps.pages import audit, credentials, deployments, fleet, nodes, patterns, people, recipes, runs, settings, signin
+
+urlpatterns = [
+    *fleet.urlpatterns,
+    *deployments.urlpatterns,
+    *nodes.urlpatterns,
+    *runs.urlpatterns,
+    *recipes.urlpatterns,
+    *settings.urlpatterns,
+    *credentials.urlpatterns,
+    *patterns.urlpatterns,
+    *signin.urlpatterns,
+    *people.urlpatterns,
+    *audit.urlpatterns,
+]
