@@ -235,6 +235,7 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
         services.enrol(editor, name="pro6000", address="10.1.230.190", port=22, user="aurora", credential=key, jump=head)
     except Refused as no:
         say(f"pro6000 can't be registered: {no.reason} ({no.evidence.strip()}); that blocks nobody")
+    deployment = deployment_for(editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"])
     need(wait_for_run(services.probe(operator, [head, second]), say))
     for node in (head, second):
         sheet = inventory.latest_sheet(node)
@@ -242,7 +243,6 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
             used = (sheet.memory.total_bytes - sheet.memory.available_bytes) / 2**30
             say(f"{node.name}: {used:.0f} of {sheet.memory.total_bytes / 2**30:.0f} GiB in use, "
                 f"{len([c for c in sheet.containers or () if c.state == 'running'])} containers run")
-    deployment = deployment_for(editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"])
     run = launch(editor, deployment, say, story="launch", reason="first launch of the demo, the GLM stack may go")
     first = result(deployment, run, time.monotonic() - started)
     say(f"serving; smoke test {first['smoke']}, {first['lines']} lines stored")
@@ -254,7 +254,7 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
     began = time.monotonic()
     again = launch(operator, deployment, say, story="relaunch", reason="both Sparks were rebooted, the model is needed back")
     second_result = result(deployment, again, time.monotonic() - began)
-    entry = Entry.objects.filter(run_id=again.pk, outcome="requested").order_by("seq").first()
+    entry = Entry.objects.filter(run_id=again.pk, outcome="requested").order_by("id").first()
     say(f"serving again after {second_result['seconds']} s")
     return {
         **first, "state": second_result["state"], "reason": second_result["reason"], "seconds": round(time.monotonic() - started, 1),
@@ -292,13 +292,13 @@ def play_real(engine: dict[str, Any], *, address: str, port: int, user: str, fin
     key = credential(editor)
     authorize(key.public_key)
     node = enrol(editor, say, name="this-machine", address=address, port=port, user=user, key=key, jump=None, fingerprints=fingerprints)
-    need(wait_for_run(services.probe(editor, [node]), say))
     deployment = deployment_for(
         editor, name="tiny-qwen3", recipe="vllm-process", nodes=["this-machine"],
         changes={"model": f"local/{engine['served_model_name']}", "model_path": engine["model_path"], "executable": engine["executable"],
                  "served_model_name": engine["served_model_name"], "port": engine["port"], "arguments": list(engine["arguments"]),
                  "environment": sorted(engine["environment"].items()), "smoke_max_tokens": 24},
     )
+    need(wait_for_run(services.probe(editor, [node]), say))
     run = launch(editor, deployment, say, story="launch", reason="the demo with a real engine")
     told = result(deployment, run, time.monotonic() - started)
     say(f"serving; smoke test {told['smoke']}, {told['lines']} lines stored")

@@ -58,6 +58,8 @@ class Journal(Protocol):
     def outcome(self, **values: Any) -> None: ...
     def cancel_asked(self) -> bool: ...
     def earlier_job(self, step: Step) -> str: ...
+    def recall(self, key: str, name: str, default: int) -> int: ...
+    def remember(self, key: str, name: str, value: int) -> None: ...
     def reason_of(self, key: str) -> tuple[str, str]: ...
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None: ...
 
@@ -87,22 +89,23 @@ class Away:
 
 
 class Executor:
-    """`code` begins the ids of this run's job folders; `environment_of(step)` gives a job's variables, secrets among them."""
+    """`code` begins the ids of this run's job folders; `environment_of(step)` gives a job's variables, secrets among them;
+    `model_paths` are folders by node that a probe looks into besides the usual ones."""
 
     def __init__(
         self, plan: Plan, journal: Journal, doors: Doors, *, run_id: int, code: str,
-        environment_of: Callable[[Step], Mapping[str, str]],
+        environment_of: Callable[[Step], Mapping[str, str]], model_paths: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.plan, self.journal, self.doors = plan, journal, doors
         self.run_id, self.code, self.environment_of = run_id, code, environment_of
+        self.model_paths = model_paths or {}
         self.ordinals = {step.key: n for n, step in enumerate(s for stage in plan.stages for s in stage.steps)}
         self.readers: dict[str, Reader] = {}
         self.away: dict[str, Away] = {}
         self.last_try: dict[str, float] = {}
-        self.tries: dict[str, int] = {}
+        self.launched: set[str] = set()
         self.said: dict[str, str] = {}
         self.moved_at = time.time()
-        self.smoke_tokens: dict[str, int] = {}
         self.dead: dict[str, int] = {}
         self._pool = ThreadPoolExecutor(max_workers=max(4, min(64, 2 * len(plan.nodes))), thread_name_prefix=f"run{run_id}")
 
@@ -209,7 +212,7 @@ class Executor:
     def _look(self, node: str, step: Step | None, asked: list[tuple[str, str, int]]) -> Seen:
         seen = Seen()
         try:
-            if step is not None and step.kind in ("job", "serve") and step.key not in self.tries:
+            if step is not None and step.kind in ("job", "serve") and step.key not in self.launched:
                 seen.started = self.doors.jobs(node).start(
                     self.journal.job_id(step.key), step.script, environment=self.environment_of(step),
                     max_seconds=None if step.kind == "serve" else int(max(step.within_s, 60)) * 2,
@@ -228,7 +231,8 @@ class Executor:
         if step.kind == "probe":
             nonce = entropy.token_hex(12)
             taken_at = time.time()
-            result = transport.run(probe.script(probe.PROBE, nonce=nonce), timeout_s=PROBE_TIMEOUT_S)
+            extra = {"models": "\n".join(self.model_paths.get(node, ()))}
+            result = transport.run(probe.script(probe.PROBE, nonce=nonce, extra=extra), timeout_s=PROBE_TIMEOUT_S)
             return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))
         if step.kind == "wait":
             return transport.run(step.script, timeout_s=30.0)
@@ -237,7 +241,7 @@ class Executor:
         try:
             if step.kind == "ready":
                 return transport.http("GET", step.url, timeout_s=10.0)
-            body = {"model": step.model, "max_tokens": self.smoke_tokens.get(step.key, step.max_tokens), "temperature": 0,
+            body = {"model": step.model, "max_tokens": self.journal.recall(step.key, "budget", step.max_tokens), "temperature": 0,
                     "messages": [{"role": "user", "content": "Name the capital of France in one word."}]}
             return transport.http("POST", step.url, body=json.dumps(body).encode(), timeout_s=120.0,
                                   headers={"Content-Type": "application/json"})
@@ -263,7 +267,7 @@ class Executor:
             return
         if step.kind in ("job", "serve"):
             if seen.started is not None:
-                self.tries[step.key] = 1
+                self.launched.add(step.key)
             self._judge_job(step, seen.looks.get(step.key) or seen.started)
         elif step.kind == "ready":
             self._judge_ready(step, seen.answer)
@@ -383,18 +387,19 @@ class Executor:
             return
         if answer is None:
             return
-        self.tries[step.key] = self.tries.get(step.key, 0) + 1
-        stamp = f"try {self.tries[step.key]}"
+        tries = self.journal.recall(step.key, "tries", 0) + 1
+        self.journal.remember(step.key, "tries", tries)
+        stamp = f"try {tries}"
         if isinstance(answer, HttpAnswer):
             if answer.status == 200 and api.models(answer.status, answer.body, wanted=step.model).served:
                 self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
-                self.journal.finish(step.key, "succeeded", note=f"names {step.model} after {self.tries[step.key]} tries")
+                self.journal.finish(step.key, "succeeded", note=f"names {step.model} after {tries} {'try' if tries == 1 else 'tries'}")
                 return
             words = f"/v1/models answers {answer.status}: {_not_yet(answer, step.model)}"
         else:
             words = "/v1/models refused, the engine is loading" if answer.reason == "refused" else f"/v1/models: {answer.evidence or answer.reason}"
         key = f"words {step.key}"
-        if self.said.get(key) != words or self.tries[step.key] % 15 == 0:
+        if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
         silent = time.time() - max(self.moved_at, self.journal.started_at(step.key))
@@ -433,22 +438,23 @@ class Executor:
         return True
 
     def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
-        budget = self.smoke_tokens.get(step.key, step.max_tokens)
-        self.tries[step.key] = self.tries.get(step.key, 0) + 1
+        budget = self.journal.recall(step.key, "budget", step.max_tokens)
+        tries = self.journal.recall(step.key, "tries", 0) + 1
+        self.journal.remember(step.key, "tries", tries)
         if isinstance(answer, HttpFailed):
             words, ok, larger = f"no answer: {answer.reason} {answer.evidence}", False, False
         else:
             verdict = api.chat(answer.status, answer.body, budget)
             words, ok, larger = verdict.sentence or verdict.verdict, verdict.ok, verdict.retry_max_tokens is not None
-        self.journal.note(step.key, f"completion {self.tries[step.key]} with {budget} tokens: {words}")
+        self.journal.note(step.key, f"completion {tries} with {budget} tokens: {words}")
         if ok:
             assert isinstance(answer, HttpAnswer)
             self.journal.outcome(smoke={"verdict": "passed", "budget": budget, "answer": answer.body.decode("utf-8", "replace")[:4000],
                                         "seconds": round(answer.seconds, 3)})
             self.journal.finish(step.key, "succeeded", note=words)
         elif larger and budget < SMOKE_LARGEST:
-            self.smoke_tokens[step.key] = min(budget * 8, SMOKE_LARGEST)
-        elif self.tries[step.key] >= SMOKE_TRIES or self._engine_ended():
+            self.journal.remember(step.key, "budget", min(budget * 8, SMOKE_LARGEST))
+        elif tries >= SMOKE_TRIES or self._engine_ended():
             self.journal.outcome(smoke={"verdict": "failed", "budget": budget, "detail": words})
             self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
 

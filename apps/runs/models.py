@@ -109,6 +109,7 @@ class Step(models.Model):
     note = models.TextField(default="", blank=True)  # one line: what it came to
     job_id = models.CharField(max_length=80, default="", blank=True)
     progress: models.JSONField[Any, Any] = models.JSONField(default=dict)  # reader's progress of its output
+    memory: models.JSONField[Any, Any] = models.JSONField(default=dict)  # what the executor keeps from slice to slice
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 

@@ -241,6 +241,17 @@ class Recorder:
         )
         return found.job_id if found else ""
 
+    def recall(self, key: str, name: str, default: int) -> int:
+        """A number that a step keeps from slice to slice."""
+        return int(self.rows[key].memory.get(name, default))
+
+    def remember(self, key: str, name: str, value: int) -> None:
+        row = self.rows[key]
+        row.memory[name] = value
+        with transaction.atomic():
+            self._fenced()
+            row.save(update_fields=["memory"])
+
     def reason_of(self, key: str) -> tuple[str, str]:
         row = self.rows[key]
         return row.reason or "internal", row.evidence

@@ -17,6 +17,7 @@ from django.db import close_old_connections, connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from apps.deployments.models import Deployment
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.inventory.models import Credential, Node
@@ -163,11 +164,22 @@ def _execute(run: Run, token: str) -> bool:
         return variables[step.key]
 
     executor = Executor(plan, Recorder(run, token, secrets=masked), NodeDoors(list(plan.nodes)), run_id=run.pk, code=run.code,
-                        environment_of=environment_of)
+                        environment_of=environment_of, model_paths=_model_paths(plan))
     try:
         return executor.work(time.monotonic() + settings.SLICE_S)
     finally:
         executor.close()
+
+
+def _model_paths(plan: Plan) -> dict[str, list[str]]:
+    """The model folders that deployments over these nodes name, by node."""
+    found: dict[str, set[str]] = {name: set() for name in plan.nodes}
+    for deployment in Deployment.objects.filter(archived_at=None):
+        spec = deployment.revision.spec
+        for name in set(spec.nodes) & set(found):
+            if spec.model_path:
+                found[name].add(spec.model_path)
+    return {name: sorted(paths) for name, paths in found.items()}
 
 
 def _scan(run: Run) -> None:

@@ -1,0 +1,134 @@
+"""Whole runs over a real sshd: a program that behaves like vLLM, as a plain process."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+import pytest
+
+from apps.audit.models import Entry
+from apps.deployments import services as deployments
+from apps.diagnosis.refusal import Refused
+from apps.runs import lines, queries, services
+from apps.runs.models import Reservation, Run
+from tests.runs.conftest import ADMIN, OPERATOR, add_node, ended, free_port
+from tests.runs.engine import FAKE_VLLM
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def served(worker, openssh, tmp_path):
+    node = add_node(openssh.start("spark-1"))
+    program = tmp_path / "vllm"
+    program.write_text(FAKE_VLLM)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 2}')
+    (model / "model.safetensors").write_bytes(b"\0" * 1000)
+
+    def make(**environment: str):
+        made = deployments.create(ADMIN, name="tiny", nodes=["spark-1"], body={
+            "model": "local/tiny", "model_path": str(model), "runtime": "process", "cluster": "single", "executable": str(program),
+            "served_model_name": "tiny", "port": free_port(), "api_host": "127.0.0.1", "tensor_parallel": 1,
+            "environment": sorted(environment.items()),
+        })
+        ended(services.probe(ADMIN, [node]))
+        return made
+
+    return make
+
+
+def launch(deployment, story="launch", actor=ADMIN, reason="a test"):
+    plan = services.preview(actor, deployment, story=story)
+    return services.start(actor, deployment, story=story, digest=plan.digest, reason=reason)
+
+
+def text_of(run: Run) -> str:
+    return "\n".join(line["text"] for line in lines.lines(run, limit=5000)["lines"])
+
+
+def test_launch_serve_prove_and_stop(served):
+    deployment = served()
+    run = ended(launch(deployment))
+    assert (run.state, run.reason) == ("succeeded", None), (run.evidence, text_of(run))
+    deployment.refresh_from_db()
+    assert deployment.state == "serving"
+    assert run.outcome["smoke"]["verdict"] == "passed" and run.outcome["smoke"]["budget"] > 50
+    text = text_of(run)
+    assert "8/8" in text and "Application startup complete" in text and "names tiny" in text
+    assert queries.rank_progress(run)[0]["done"] == 8
+    assert not Reservation.objects.exists()
+    numbers = [line["n"] for line in lines.lines(run, limit=5000)["lines"]]
+    assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) == lines.stored_lines(run)
+    assert [(e.action, e.outcome) for e in Entry.objects.filter(run_id=run.pk).order_by("id")] == [
+        ("deployment:launch", "requested"), ("deployment:launched", "done")]
+    stop = ended(launch(deployment, story="stop", actor=OPERATOR))
+    assert stop.state == "succeeded", (stop.evidence, text_of(stop))
+    deployment.refresh_from_db()
+    assert deployment.state == "stopped"
+
+
+def test_a_dying_engine_is_named_by_its_first_cause(served):
+    run = ended(launch(served(FAKE_DIES="1")))
+    assert (run.state, run.reason) == ("failed", "oom_gpu"), (run.evidence, text_of(run))
+    assert "CUDA out of memory" in run.evidence
+    run.deployment.refresh_from_db()
+    assert (run.deployment.state, run.deployment.reason) == ("failed", "oom_gpu")
+    assert not Reservation.objects.exists()
+
+
+def test_cancel_ends_the_process_tree(served):
+    run = launch(served(FAKE_PACE="30"))
+    until = time.monotonic() + 30
+    while "0/8" not in text_of(run) and time.monotonic() < until:
+        time.sleep(0.2)
+    services.cancel(OPERATOR, run, reason="wrong model")
+    run = ended(run)
+    assert run.state == "cancelled"
+    job = run.steps.get(kind="serve").job_id
+    found = [pid for pid in os.listdir("/proc") if pid.isdigit() and job.encode() in _environ(pid)]
+    assert found == []
+    run.deployment.refresh_from_db()
+    assert (run.deployment.state, run.deployment.reason) == ("stopped", "cancelled")
+
+
+def _environ(pid: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def test_a_second_launch_names_the_holder(served):
+    deployment = served(FAKE_PACE="20")
+    first = launch(deployment)
+    with pytest.raises(Refused) as no:
+        launch(deployment, actor=OPERATOR)
+    assert no.value.reason == "node_reserved" and f"run {first.pk}" in no.value.detail and "ada" in no.value.detail
+    services.cancel(ADMIN, first)
+    ended(first)
+
+
+def test_plan_changed_and_missing_reason(served):
+    deployment = served()
+    with pytest.raises(Refused) as no:
+        services.start(ADMIN, deployment, story="launch", digest="0" * 64, reason="x")
+    assert no.value.reason == "plan_changed" and no.value.status == 409
+    assert no.value.extra["digest"] == services.preview(ADMIN, deployment).digest
+    with pytest.raises(Refused) as no:
+        services.start(ADMIN, deployment, story="relaunch", digest="0" * 64, reason="  ")
+    assert no.value.field == "reason"
+    assert not Run.objects.filter(story__in=("launch", "relaunch")).exists()
+
+
+def test_the_same_idempotency_key_is_the_same_run(served):
+    deployment = served()
+    plan = services.preview(ADMIN, deployment)
+    runs = [services.start(ADMIN, deployment, story="launch", digest=plan.digest, reason="x", idempotency_key="abc") for _ in range(2)]
+    assert runs[0].pk == runs[1].pk
+    ended(runs[0])
