@@ -13,6 +13,9 @@ lacks sshd openssh-server "the tests with a real OpenSSH server"
 lacks ip iproute2 "the tests in network namespaces"
 lacks unshare util-linux "the tests in namespaces"
 lacks ps procps "the tests that look at processes"
+for shell in busybox ksh mksh; do
+    lacks "$shell" "$shell" "the tests of our scripts in that shell"
+done
 if [ -n "$packages" ]; then
     [ "$(id -u)" = 0 ] && sudo="" || sudo="sudo "
     echo "test: to run them too: ${sudo}apt-get install -y$packages" >&2

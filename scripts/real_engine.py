@@ -211,9 +211,10 @@ def ensure_environment(folder: Path) -> None:
     log = folder / "install.log"
     # --no-deps: the lock is complete, and what it leaves out (torch) must not be looked for by hash.
     locked = [*pip, "install", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", str(LOCK)]
-    _run([*locked, "--progress-bar=off"], log=log, doing="installing vLLM and what it needs, by hash")
+    quick = ["--progress-bar=off", "--no-compile"]  # most modules are never used; the others are compiled then
+    _run([*locked, *quick], log=log, doing="installing vLLM and what it needs, by hash")
     announce_torch(pip, folder)
-    _run([*pip, "install", "--only-binary=:all:", "--progress-bar=off", TORCH], log=log, doing=f"installing {TORCH}")
+    _run([*pip, "install", "--only-binary=:all:", *quick, TORCH], log=log, doing=f"installing {TORCH}")
     _run([*pip, "uninstall", "--yes", "triton"], log=log, doing="removing triton")
     name_distribution(venv)
     _run([str(python), "-c", PROOF], log=log, doing="importing it", environment=_plain_environment(folder))

@@ -42,10 +42,11 @@ for done in "$installed" .venv/installed-requirements-dev.lock; do
     fi
 done
 
+# --no-compile: modules are compiled when they are first used, most never are.
 echo "setup: installing $lock (about a minute)"
 started=$(date +%s)
 log=.venv/install.log
-if ! .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --require-hashes \
+if ! .venv/bin/python -m pip install --disable-pip-version-check --no-input --progress-bar off --no-compile --require-hashes \
     --only-binary :all: -r "$lock" >"$log" 2>&1; then
     grep -v '^WARNING: Location' "$log" | tail -n 12 >&2
     echo "setup: installing failed; above is the end of $PWD/$log. What was fetched is kept: run it again." >&2
