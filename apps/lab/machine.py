@@ -49,6 +49,7 @@ class Machine:
         self.node, self.mode, self._answer = node, mode, answer
         self._tools, self._container_tools = list(tools), list(container_tools)
         self.runtime = Path(tempfile.mkdtemp(prefix="lab-"))
+        (node.folder / "runtime").write_text(str(self.runtime))
         self.files = node.folder / "figures"
         self.rewriter: Rewriter | None = None
         self._door: socket.socket | None = None
@@ -308,7 +309,8 @@ def unpack(data: bytes) -> list[bytes]:
 
 
 def sweep(folder: Path) -> None:
-    """End processes of an earlier lab on the same folder that was killed; they carry the folder in their environment."""
+    """End and remove what an earlier lab on the same folder left behind when it was killed: processes (they carry the folder in
+    their environment), links and sockets under the temporary folder."""
     marks = f"LAB_NODE={folder}/".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
@@ -317,7 +319,13 @@ def sweep(folder: Path) -> None:
             environment = Path(f"/proc/{name}/environ").read_bytes()
             if any(word.startswith(marks) for word in environment.split(b"\0")):
                 os.kill(int(name), signal.SIGKILL)
-
-
-def json_bytes(value: Any) -> bytes:
-    return json.dumps(value).encode()
+    with os.scandir("/tmp") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_symlink() and os.readlink(entry.path).startswith(f"{folder}/nodes/"):
+                    os.unlink(entry.path)
+    for path in folder.glob("nodes/*/runtime"):
+        with contextlib.suppress(OSError):
+            place = Path(path.read_text())
+            if place.name.startswith("lab-") and place.parent == Path(tempfile.gettempdir()):
+                shutil.rmtree(place, ignore_errors=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 
 from apps.lab import scene
 from apps.lab.call import Call, tool
+from apps.lab.machine import python_path
 from apps.lab.scene import Software
 
 HOST = Software(python="3.12.3", other=(("pip", "24.0"), ("numpy", "2.1.3"), ("huggingface-hub", "0.34.4"), ("requests", "2.31.0"), ("PyYAML", "6.0.1"), ("setuptools", "68.1.2")))
@@ -17,60 +17,75 @@ def software(call: Call) -> Software:
     return container.image.software if container is not None else HOST
 
 
+PRELUDE = r"""
+import sys, types, os, platform, importlib.metadata as metadata
+V, HOST, CONTAINER = @VALUES@
+class Version(tuple):
+    major, minor, micro, releaselevel, serial = 3, 12, 3, "final", 0
+sys.version_info = Version((3, 12, 3, "final", 0))
+sys.version = "3.12.3 (main, Aug 14 2025, 17:47:21) [GCC 13.3.0]"
+sys.executable, sys.prefix, sys.base_prefix = "/usr/bin/python3", "/usr", "/usr"
+sys.platform = "linux"
+platform.python_version = lambda: "3.12.3"
+platform.machine = platform.processor = lambda: "aarch64"
+platform.node = lambda: HOST
+platform.release = lambda: "@KERNEL@"
+platform.platform = lambda *a, **k: "Linux-@KERNEL@-aarch64-with-glibc2.39"
+os.uname = lambda: os.uname_result(("Linux", HOST, "@KERNEL@", "#15-Ubuntu SMP PREEMPT_DYNAMIC", "aarch64"))
+os.cpu_count = lambda: 20
+class Distribution:
+    def __init__(self, name): self.name, self.version, self.metadata = name, V[name], {"Name": name, "Version": V[name]}
+def distribution(name):
+    key = name.lower().replace("_", "-")
+    if key not in V: raise metadata.PackageNotFoundError(name)
+    return Distribution(key)
+metadata.distribution, metadata.version = distribution, lambda name: distribution(name).version
+metadata.distributions = lambda **k: [Distribution(name) for name in V]
+def module(name, **values):
+    made = types.ModuleType(name); made.__dict__.update(values); made.__path__ = []; sys.modules[name] = made; return made
+for name in ("vllm", "torch", "ray", "transformers", "triton", "safetensors", "huggingface_hub", "numpy"):
+    if name.replace("_", "-") in V: module(name, __version__=V[name.replace("_", "-")])
+if "torch" in sys.modules:
+    torch = sys.modules["torch"]
+    torch.version = module("torch.version", cuda="13.0")
+    torch.cuda = module("torch.cuda", is_available=lambda: True, device_count=lambda: 1, get_device_name=lambda *a: "NVIDIA GB10", get_device_capability=lambda *a: (12, 1),
+                        get_arch_list=lambda: ["sm_80", "sm_90", "sm_100", "sm_120", "compute_120"])
+    torch.cuda.nccl = module("torch.cuda.nccl", version=lambda: (2, 28, 9))
+@RUN@
+"""
+
+
 @tool("python3", "python", "python3.12", inside=True)
 async def python(call: Call) -> int:
-    installed, words = software(call), call.arguments
-    while words and words[0] in ("-u", "-I", "-s", "-E", "-S", "-B", "-W"):
+    """This machine's interpreter, dressed: versions, platform and packages are the node's or the image's."""
+    installed, words = software(call), list(call.arguments)
+    while words and words[0] in ("-u", "-I", "-s", "-E", "-S", "-B", "-q"):
         words = words[1:]
     if words and words[0] in ("--version", "-V"):
         await call.out(f"Python {installed.python}\n")
         return 0
     if words[:2] == ["-m", "pip"]:
         return await pip(Call(call.machine, ["pip", *words[2:]], call.cwd, call.environment, call.pid, call.reader, call.writer, call.taken, call.sink))
-    if words[:2] and words[:2] == ["-m", "vllm.entrypoints.openai.api_server"]:
+    if words[:2] == ["-m", "vllm.entrypoints.openai.api_server"] and call.container is not None:
         from apps.lab.tools.docker import inside_program
 
         return await inside_program(call, ["vllm", "serve", *words[2:]])
-    code = words[1] if words[:1] == ["-c"] and len(words) > 1 else ""
-    if not code and (not words or words[0] == "-"):
-        code = (await call.stdin()).decode(errors="replace")
-    if not code:
-        return await call.fail(f"python3: can't open file '{words[0] if words else ''}': [Errno 2] No such file or directory\n", 2)
-    packages = installed.packages()
-    for name in re.findall(r"(?:^|[\s;,])(?:import|from)\s+([\w, .]+)", code):
-        for module in re.split(r"[,\s]+", name):
-            top = module.split(".")[0]
-            if top in ("vllm", "torch", "ray", "transformers", "sglang", "flash_attn") and top not in packages and "try" not in code:
-                return await call.fail(f"Traceback (most recent call last):\n  File \"<string>\", line 1, in <module>\nModuleNotFoundError: No module named '{top}'\n", 1)
-    if "metadata" in code:
-        names = re.findall(r"['\"]([A-Za-z0-9_.-]+)['\"]", code)
-        found = {name: packages[name.replace("_", "-")] for name in names if name.replace("_", "-") in packages}
-        if "json" in code:
-            await call.out(json.dumps(found) + "\n")
-        elif "distributions()" in code:
-            await call.out("".join(f"{name}=={version}\n" for name, version in sorted(packages.items())))
-        else:
-            separator = "==" if "==" in code else "=" if "'='" in code or "{n}={" in code or "={" in code else " "
-            await call.out("".join(f"{version}\n" if len(names) == 1 and "name" not in code else f"{name}{separator}{version}\n" for name, version in found.items()))
-        return 0 if found or "try" in code or "except" in code or not names else await call.fail("importlib.metadata.PackageNotFoundError: No package metadata was found\n", 1)
-    out = []
-    for name in re.findall(r"(\w+)\.__version__", code):
-        out.append(packages.get(name, ""))
-    if "get_arch_list" in code:
-        out.append("['sm_80', 'sm_90', 'sm_100', 'sm_120', 'compute_120']")
-    if "torch.version.cuda" in code:
-        out.append("13.0")
-    if "nccl.version" in code:
-        out.append("(2, 28, 9)")
-    if "sys.version" in code and not out:
-        out.append("3.12.3" if "version_info" in code or "split" in code else f"{installed.python} (main, Aug 14 2025, 17:47:21) [GCC 13.3.0]")
-    if "platform.machine" in code:
-        out.append("aarch64")
-    if "time.time" in code and not out:
-        out.append(repr(call.node.now()))
-    if out:
-        await call.out(("\n" if code.count("print") > 1 else " ").join(out) + "\n")
-    return 0
+    if words[:1] == ["-m"]:
+        return await call.fail(f"/usr/bin/python3: No module named {words[1] if len(words) > 1 else ''}\n", 1)
+    if words[:1] == ["-c"]:
+        given, run = ["-c", *words[2:]], f"exec(compile({words[1] if len(words) > 1 else ''!r}, '<string>', 'exec'), {{'__name__': '__main__'}})"
+    elif not words or words[0] == "-":
+        given, run = ["-", *words[1:]], "exec(compile(sys.stdin.read(), '<stdin>', 'exec'), {'__name__': '__main__'})"
+    else:
+        path = call.machine.inside(words[0] if words[0].startswith("/") else f"{call.cwd}/{words[0]}" if call.machine.mode == "mount" else words[0])
+        if not path.is_file():
+            return await call.fail(f"python3: can't open file '{words[0]}': [Errno 2] No such file or directory\n", 2)
+        given, run = list(words), f"exec(compile({path.read_text(errors='replace')!r}, {words[0]!r}, 'exec'), {{'__name__': '__main__'}})"
+    run = f"sys.argv = {given!r}\n{run}"
+    values = repr((installed.packages(), call.node.name, call.container is not None))
+    text = PRELUDE.replace("@VALUES@", values).replace("@KERNEL@", scene.KERNEL).replace("@RUN@", run)
+    prefix = "/run/lab/host" if call.machine.mode == "mount" else ""
+    return await call.become(prefix + python_path(), ["python3", "-IS", "-c", text], call.environment)
 
 
 @tool("pip", "pip3", inside=True)
