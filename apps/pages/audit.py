@@ -24,7 +24,7 @@ from apps.audit.verifying import head_is_sound, verify
 from apps.people.access import actor_of, allow, may
 
 FILTERS = ("actor", "object", "action", "outcome", "since", "until")
-TONES = {"done": "ok", "requested": "busy", "failed": "bad", "denied": "warn"}
+TONES = {"done": "ok", "requested": "off", "failed": "bad", "denied": "warn"}
 TYPES_WITH_PAGES = {"deployment": "deployments", "run": "runs", "node": "nodes", "recipe": "recipes"}
 FORMATS = {"csv": ("text/csv; charset=utf-8", comma_separated), "jsonl": ("application/x-ndjson", jsonl)}
 CHECKED = 500
@@ -107,9 +107,9 @@ def _chain(request: HttpRequest) -> dict[str, Any]:
     """The newest entries are checked on each view, all of them when somebody asks."""
     if request.GET.get("check") == "all":
         result = verify()
-        return {"chain": result, "chain_words": f"all {result['entries']:,} entries checked"}
+        return {"chain": result, "chain_words": f"All {result['entries']:,} entries were checked"}
     result = head_is_sound(CHECKED)
-    return {"chain": result, "chain_words": f"newest {result['checked']:,} checked"}
+    return {"chain": result, "chain_words": f"The newest {result['checked']:,} entries were checked"}
 
 
 @allow("view")

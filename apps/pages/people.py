@@ -16,16 +16,16 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
 from apps.people import services, sessions
-from apps.people.access import actor_of, allow, may
+from apps.people.access import actor_of, allow
 from apps.people.models import ApiToken, User, name_key
 from apps.people.roles import ROLES
 
 ABOUT_ROLE = {
     "viewer": "sees everything, changes nothing",
-    "auditor": "sees everything and exports the audit trail",
-    "operator": "also probes, plans, launches, relaunches, cancels, stops, tests and benchmarks",
-    "editor": "also changes nodes, recipes and deployments, clears and provisions",
-    "admin": "also changes people, credentials, host keys, policies and tokens",
+    "auditor": "a viewer who may export the audit trail",
+    "operator": "a viewer who also probes, plans, launches, relaunches, cancels, stops, tests and benchmarks",
+    "editor": "an operator who also changes nodes, recipes and deployments, clears and provisions",
+    "admin": "an editor who also changes people, credentials, host keys, policies and tokens, and exports the audit trail",
 }
 PAGE = 100
 
@@ -60,12 +60,6 @@ def _people(request: HttpRequest, status: int = 200, **more: Any) -> HttpRespons
         **more,
     }
     return render(request, "pages/people.html", context, status=status)
-
-
-@allow("view")
-@require_http_methods(["GET"])
-def settings_home(request: HttpRequest) -> HttpResponse:
-    return redirect("people" if may(actor_of(request), "edit_people") else "me")
 
 
 @allow("edit_people")
@@ -174,7 +168,6 @@ def me(request: HttpRequest) -> HttpResponse:
 
 
 urlpatterns = [
-    path("settings", settings_home, name="settings"),
     path("settings/people", people, name="people"),
     path("settings/people/<int:person_id>", person, name="person"),
     path("settings/tokens", tokens, name="tokens"),
