@@ -1,8 +1,7 @@
-"""How one gets to a door: names, TCP, and direct-tcpip through the node before, each with its own time limit and
-reason.
+"""How one gets to a door: names, TCP, direct-tcpip through the node before, each with its own limit and reason.
 
-Endpoints are chained by `via` to any depth. Whoever opens a chain owns all of it and closes the inner connection first,
-because closing a jump host's connection kills what runs through it.
+Endpoints are chained by `via` to any depth. Whoever opens a chain owns all of it and closes the inner connection
+first, because closing a jump host's connection kills what runs through it.
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ def through(parent: ParamikoTransport, endpoint: Endpoint, *, limits: Limits) ->
     """A direct-tcpip channel to the endpoint as the parent sees it.
 
     Raises CannotReach: jump_refused or jump_unreachable at the parent's door, no_route, ssh_refused, ssh_timeout or
-    dns at
-    the endpoint's when the parent names the cause.
+    dns at the endpoint's when the parent names the cause.
     """
     where = f"{endpoint.address} port {endpoint.port} through {parent.name}"
     try:
@@ -138,7 +136,8 @@ def refusal_reason(refusal: ChannelRefused) -> str:
 
 def jump_failure(error: RemoteError) -> RemoteError:
     """What a failure at a jump host means for the node behind it. Wrong keys stay what they are: they are never
-    retried."""
+    retried.
+    """
     if error.reason in ("ssh_auth", "host_key_unknown", "host_key_changed", "jump_unreachable", "jump_refused"):
         return error
     return CannotReach("jump_unreachable", hop=error.hop, evidence=f"{error.reason}: {error.evidence}")

@@ -22,10 +22,8 @@ def scan(endpoints: Endpoint | Sequence[Endpoint], *, limits: Limits | None = No
     there.
 
     Its `private_key` may be empty. The way there is its `via`, or the endpoints before it in the sequence (outermost
-    first),
-    all of which must have their keys pinned. Raises RemoteError when no key at all could be had, ValueError for an
-    empty
-    sequence.
+    first), all of which must have their keys pinned. Raises RemoteError when no key at all could be had, ValueError
+    for an empty sequence.
     """
     limits = limits or Limits()
     last = _joined(endpoints)
@@ -50,7 +48,8 @@ def scan(endpoints: Endpoint | Sequence[Endpoint], *, limits: Limits | None = No
 @dataclass(frozen=True)
 class Checked:
     """One step of the test of a door: jump, dns, tcp, host_key, auth, shell. `reason` and `evidence` when it is not
-    ok."""
+    ok.
+    """
 
     step: str
     ok: bool
@@ -60,7 +59,8 @@ class Checked:
 
 def check(endpoint: Endpoint, *, limits: Limits | None = None) -> list[Checked]:
     """Go through the door step by step; the list ends with the first step that failed. Raises nothing of
-    RemoteError."""
+    RemoteError.
+    """
     steps: list[str] = []
     try:
         with connect(endpoint, limits=limits, step=steps.append) as transport:

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 
+from apps.remote import keeper
 from apps.remote.transport import ConnectionLost, JobLook, RemoteError, Result, Transport
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -34,6 +35,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 class JobNotStarted(RemoteError):
     """The node was reached but can't hold the job: `disk_full`, or `exited` with what the node said."""
+
+
+class JobNotEnded(RemoteError):
+    """`cleanup_incomplete`: processes of the job outlived KILL; the evidence names them as pid:starttime."""
 
 
 class NodeJobs:
@@ -52,22 +57,22 @@ class NodeJobs:
     ) -> JobLook:
         """Start the script as a detached job, or only look when this id was started before.
 
-        `environment` (may hold secrets) travels on standard input into a 0600 file. After `max_seconds` the job's tree is
-        ended on the node itself and the exit code is 124. Raises ValueError for a bad id or variable name,
+        `environment` (may hold secrets) travels on standard input into a 0600 file. After `max_seconds` the job's tree
+        is ended on the node itself and the exit code is 124. Raises ValueError for a bad id or variable name,
         JobNotStarted, RemoteError.
         """
         _check_id(job_id)
         nonce = token_hex(8)
-        text = _header(job_id, self._boot_id_path, nonce) + _START.format(
+        text = _header(job_id, self._boot_id_path, nonce) + keeper.START.format(
             nonce=nonce,
-            wrapper=_WRAPPER.rstrip("\n"),
+            wrapper=keeper.KEEPER.rstrip("\n"),
             script=_sound("script", script),
             exports=_exports(environment or {}),
             max_seconds=int(max_seconds or 0),
             cap=LARGEST_LOG,
             tries=START_WITHIN_S * 10,
         )
-        result = self._run(text + _LOOK + f"look {job_id} 0 0\n", START_WITHIN_S + self._timeout_s)
+        result = self._run(text + keeper.LOOK + f"look {job_id} 0 0\n", START_WITHIN_S + self._timeout_s)
         if result.exit_code != 0:
             raise self._not_started(job_id, result)
         return _parsed(result.stdout, nonce, [(job_id, 0)])[0]
@@ -75,10 +80,10 @@ class NodeJobs:
     def look(self, asked: Sequence[tuple[str, int]], *, limit: int = 262144) -> list[JobLook]:
         """Many jobs in one round trip, each with at most `limit` bytes from its offset.
 
-        `exited` and `lost` are only told together with the last byte: while `data` does not reach `size`, the job still
-        counts as running, so a caller who reads on until another state has everything. With limit 0 the bare state
-        is told.
-        A log that is smaller than the offset gives no data and the note `log_shrunk`; it never makes anybody wait.
+        `exited` and `lost` are only told together with the last byte: while `data` does not reach `size`, the job
+        still counts as running, so a caller who reads on until another state has everything. With limit 0 the bare
+        state is told. A log that is smaller than the offset gives no data and the note `log_shrunk`; it never makes
+        anybody wait.
         """
         if not asked:
             return []
@@ -88,7 +93,7 @@ class NodeJobs:
                 raise ValueError(f"{job_id}: offset and limit must not be negative")
         nonce = token_hex(8)
         calls = "".join(f"look {job_id} {offset} {limit}\n" for job_id, offset in asked)
-        result = self._run(_header(asked[0][0], self._boot_id_path, nonce) + _LOOK + calls, self._timeout_s)
+        result = self._run(_header(asked[0][0], self._boot_id_path, nonce) + keeper.LOOK + calls, self._timeout_s)
         looks = _parsed(result.stdout, nonce, asked)
         return looks if limit == 0 else [_drained(look, offset) for look, (_, offset) in zip(looks, asked, strict=True)]
 
@@ -96,17 +101,17 @@ class NodeJobs:
         """End the job's whole tree: TERM, after `grace_s` seconds KILL, and look again by start time. Idempotent.
 
         Found are the job's session, all descendants, and every process that carries SPARKWEB_JOB=<id>, so a child that
-        made itself a session of its own is ended too. A job that was never started never will be: it reads as
-        exited, 143.
-        Raises JobNotStarted(reason `cleanup_incomplete`) naming the processes that survived.
+        made itself a session of its own is ended too. A job that was never started never will be: it reads as exited,
+        143. Raises JobNotEnded naming the processes that survived, RemoteError.
         """
         _check_id(job_id)
         nonce = token_hex(8)
-        text = _header(job_id, self._boot_id_path, nonce) + _TREE + _CANCEL.format(tenths=max(1, round(grace_s * 10)))
-        result = self._run(text + _LOOK + f"look {job_id} 0 0\n", grace_s + 20.0 + self._timeout_s)
+        end = keeper.CANCEL.format(tenths=max(1, round(grace_s * 10)))
+        text = _header(job_id, self._boot_id_path, nonce) + keeper.TREE + end
+        result = self._run(text + keeper.LOOK + f"look {job_id} 0 0\n", grace_s + 20.0 + self._timeout_s)
         if result.exit_code == 75:
             said = result.stderr.decode(errors="replace").strip()
-            raise JobNotStarted("cleanup_incomplete", hop=self._transport.name, evidence=f"{job_id}: {said}")
+            raise JobNotEnded("cleanup_incomplete", hop=self._transport.name, evidence=f"{job_id}: {said}")
         if result.exit_code != 0:
             raise self._not_started(job_id, result)
         return _parsed(result.stdout, nonce, [(job_id, 0)])[0]
@@ -115,7 +120,7 @@ class NodeJobs:
         """Delete the job's folder. Raises ValueError when the job still runs; fine when there is none."""
         _check_id(job_id)
         nonce = token_hex(8)
-        result = self._run(_header(job_id, self._boot_id_path, nonce) + _LOOK + _REMOVE, self._timeout_s)
+        result = self._run(_header(job_id, self._boot_id_path, nonce) + keeper.LOOK + keeper.REMOVE, self._timeout_s)
         if result.exit_code == 76:
             raise ValueError(f"{job_id} still runs on {self._transport.name}: cancel it first")
         if result.exit_code != 0:
@@ -155,7 +160,7 @@ def _exports(environment: Mapping[str, str]) -> str:
 def _header(job_id: str, boot_id_path: str, nonce: str) -> str:
     return (
         f"mask=$(umask)\numask 077\nid={job_id}\nnonce={nonce}\nbase=$HOME/.local/state/sparkweb/jobs\n"
-        f"dir=$base/$id\nboot_id_path={shlex.quote(boot_id_path)}\n" + _COMMON
+        f"dir=$base/$id\nboot_id_path={shlex.quote(boot_id_path)}\n" + keeper.COMMON
     )
 
 
@@ -193,299 +198,3 @@ def _drained(look: JobLook, offset: int) -> JobLook:
     if look.state in ("exited", "lost") and offset + len(look.data) < look.size:
         return replace(look, state="running", exit_code=None, reason=None)
     return look
-
-
-# Fields of /proc/PID/stat after the last ")": state is 1, ppid 2, pgrp 3, session 4, starttime 20 (field 22 of
-# proc(5)).
-# `read` and parameter expansion only: no process is started per process seen.
-_COMMON = r"""
-stat_of() {  # PID -> state ppid session start; fails when there is no such process
-  line=
-  { read -r line < "/proc/$1/stat"; } 2>/dev/null || return 1
-  case $line in *') '*) ;; *) line=$(tr '\n' ' ' < "/proc/$1/stat" 2>/dev/null) || return 1 ;; esac
-  set -- ${line##*) }
-  state=$1 ppid=$2 session=$4
-  shift 19 2>/dev/null || return 1
-  start=$1
-}
-lives() {  # PID START: that very process, and not as a zombie
-  stat_of "$1" && [ "$start" = "$2" ] && [ "$state" != Z ] && [ "$state" != X ]
-}
-boot_id_now() { boot_now=-; { read -r boot_now < "$boot_id_path"; } 2>/dev/null; boot_now=${boot_now:--}; }
-size_of() { size=$(wc -c < "$1" 2>/dev/null) || size=0; size=$((${size:-0})); }
-"""
-
-# {nonce} also names this candidate's files and ends the here-documents.
-_START = r"""
-mkdir -p "$base" && {{ mkdir "$dir" 2>/dev/null || [ -d "$dir" ]; }} || {{ echo "cannot make $dir" >&2; exit 73; }}
-if [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ]; then
-  cat > "$dir/wrapper.$nonce" <<'{nonce}' || exit 74
-{wrapper}
-{nonce}
-  cat > "$dir/script.$nonce" <<'{nonce}' || exit 74
-{script}
-{nonce}
-  cat > "$dir/env.$nonce" <<'{nonce}' || {{ rm -f "$dir/env.$nonce"; exit 74; }}
-{exports}
-{nonce}
-  if command -v setsid >/dev/null 2>&1; then set -- setsid
-  elif command -v perl >/dev/null 2>&1; then set -- perl -e 'use POSIX; POSIX::setsid(); exec @ARGV'
-  elif command -v python3 >/dev/null 2>&1; then set -- python3 -c \
-      'import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])'
-  else set -- nohup; fi
-  "$@" /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" {max_seconds} {cap} "$mask" "$@" \
-    </dev/null >/dev/null 2>&1 &
-  tries={tries}
-  until [ -e "$dir/pid" ]; do
-    tries=$((tries - 1))
-    if [ $tries -le 0 ]; then
-      rm -f "$dir/env.$nonce"
-      echo "the job did not begin in time: is there space, and are hard links allowed in $dir?" >&2
-      exit 74
-    fi
-    sleep 0.1 2>/dev/null || sleep 1
-  done
-fi
-"""
-
-_WRAPPER = (
-    _COMMON
-    + r"""
-# The keeper of one job: claims it, runs it in a session of its own, keeps log, heartbeat and exit code.
-umask 077
-dir=$1 nonce=$2 boot_id_path=$3 max_seconds=$4 cap=$5 mask=$6
-shift 6
-id=${dir##*/}
-me=$$
-cd "$dir" || exit 1
-boot_id_now
-stat_of $me || exit 1
-mystart=$start
-printf '%s %s %s\n' "$me" "$mystart" "$boot_now" > "pid.$nonce" && printf '%63s\n' '' > "rc.$nonce" || exit 1
-if ! ln "pid.$nonce" pid 2>/dev/null; then
-  rm -f "pid.$nonce" "rc.$nonce" "env.$nonce" "script.$nonce" "wrapper.$nonce"
-  exit 0
-fi
-rm -f "pid.$nonce"
-mv -f "script.$nonce" script
-mv -f "wrapper.$nonce" wrapper
-mv -f "rc.$nonce" rc.new
-: >> log
-finish() {
-  size_of log
-  printf '%-63s\n' "$1 $size" 1<> rc.new
-  mv -f rc.new rc
-  rm -f env.* script.?* wrapper.?* pid.?* drained
-  exit 0
-}
-if [ -e cancel ]; then rm -f env.*; finish 143; fi
-
-rm -f out
-mkfifo out || { echo "cannot make a pipe" >> log; finish 125; }
-keep_log() {
-  if [ "$(printf abc | dd bs=3 count=2 iflag=count_bytes 2>/dev/null)" = ab ]; then
-    dd bs=65536 count="$cap" iflag=count_bytes >> log 2>/dev/null || : > log.lost
-    size_of log
-    if [ -e log.lost ] || [ "$size" -ge "$cap" ]; then
-      more=$(head -c 1 | wc -c)
-      if [ "$more" -gt 0 ] && [ ! -e log.lost ]; then : > log.capped; fi
-    fi
-  else
-    cat >> log || : > log.lost
-  fi
-  cat > /dev/null
-  : > drained
-}
-keep_log < out &
-
-begin() {  # in the child: its environment, then its own session
-  . "./env.$nonce"
-  rm -f env.*
-  : "${PYTHONUNBUFFERED=1}" "${TQDM_MININTERVAL=1}" "${COLUMNS=120}"
-  SPARKWEB_JOB=$id
-  export PYTHONUNBUFFERED TQDM_MININTERVAL COLUMNS SPARKWEB_JOB
-  script=$PWD/script
-  umask "$mask"
-  cd "$HOME" || cd /
-  # An asynchronous command of a shell ignores INT and QUIT; a job should not.
-  if env --default-signal=INT,QUIT true 2>/dev/null; then set -- env --default-signal=INT,QUIT "$@"; fi
-  exec "$@" /bin/sh "$script"
-}
-begin "$@" </dev/null > out 2>&1 &
-child=$!
-stat_of $child && printf '%s %s\n' "$child" "$start" > child
-
-tick=5
-if [ "$max_seconds" -gt 0 ] && [ "$max_seconds" -lt 60 ]; then tick=1; fi
-heartbeat() {
-  trap 'kill $nap 2>/dev/null; exit 0' TERM
-  passed=0
-  while lives $me "$mystart"; do
-    touch hb
-    sleep $tick & nap=$!
-    wait $nap
-    passed=$((passed + tick))
-    if [ "$max_seconds" -gt 0 ] && [ $passed -ge "$max_seconds" ]; then
-      : > too_long
-      end_tree 100
-      max_seconds=0
-    fi
-  done
-}
-heartbeat &
-beat=$!
-
-wait $child
-code=$?
-tries=50  # what it left in the background may hold the pipe: five seconds, then the log is closed
-until [ -e drained ] || [ $tries -le 0 ]; do
-  tries=$((tries - 1))
-  sleep 0.1 2>/dev/null || sleep 1
-done
-if [ -e too_long ]; then
-  code=124
-fi
-while [ -e too_long ] && [ ! -e ended ]; do sleep 1; done
-kill $beat 2>/dev/null
-rm -f out
-finish $code
-"""
-)
-
-# end_tree TENTHS: TERM the tree of $id, KILL what is left after TENTHS/10 seconds; `tree` then holds who survived.
-# Members are kept as "pid:start" over all rounds: a process whose parent died can't be found by its parent any more.
-_TREE = r"""
-find_tree() {
-  procs=
-  for stat in /proc/[0-9]*/stat; do
-    pid=${stat#/proc/}; pid=${pid%/stat}
-    if stat_of "$pid" && [ "$state" != Z ] && [ "$state" != X ]; then procs="$procs $pid:$ppid:$session:$start"; fi
-  done
-  marked=' '
-  for file in $(grep -alsF -- "SPARKWEB_JOB=$id" /proc/[0-9]*/environ 2>/dev/null); do
-    if tr '\0' '\n' < "$file" 2>/dev/null | grep -qxF -- "SPARKWEB_JOB=$id"; then
-      file=${file#/proc/}; marked="$marked${file%/environ} "
-    fi
-  done
-  root=- rootstart=-
-  if [ -e "$dir/child" ] && [ ! -e "$dir/rc" ] && same_boot; then
-    { read -r root rootstart < "$dir/child"; } 2>/dev/null
-    # Its number may have been given to somebody else since.
-    if stat_of "$root" && [ "$start" != "$rootstart" ]; then root=-; fi
-  fi
-  grown=yes
-  while [ $grown = yes ]; do
-    grown=no
-    for proc in $procs; do
-      pid=${proc%%:*} rest=${proc#*:}
-      ppid=${rest%%:*} rest=${rest#*:}
-      session=${rest%%:*} start=${rest#*:}
-      case $tree in *" $pid:$start "*) continue ;; esac
-      case "$marked" in *" $pid "*) ;; *)
-        if [ "$pid" != "$root" ] && [ "$session" != "$root" ]; then
-          case $tree in *" $ppid:"*) ;; *) continue ;; esac
-        fi ;;
-      esac
-      tree="$tree$pid:$start "
-      grown=yes
-    done
-  done
-}
-same_boot() {
-  keeper=- keeperstart=- boot=-
-  { read -r keeper keeperstart boot < "$dir/pid"; } 2>/dev/null
-  boot_id_now
-  [ "$boot" = "$boot_now" ]
-}
-signal_tree() {  # SIGNAL: send it to all members that still live and forget the others
-  left=' '
-  for member in $tree; do
-    if lives "${member%%:*}" "${member#*:}"; then
-      [ -n "$1" ] && kill -"$1" "${member%%:*}" 2>/dev/null
-      left="$left$member "
-    fi
-  done
-  tree=$left
-}
-end_tree() {
-  tree=' '
-  find_tree
-  signal_tree TERM
-  wait_tenths=$1
-  while [ "$tree" != ' ' ] && [ $wait_tenths -gt 0 ]; do
-    sleep 0.1 2>/dev/null || { sleep 1; wait_tenths=$((wait_tenths - 9)); }
-    wait_tenths=$((wait_tenths - 1))
-    signal_tree ''
-  done
-  rounds=30  # one may fork while it is being killed
-  while find_tree; [ "$tree" != ' ' ] && [ $rounds -gt 0 ]; do
-    signal_tree KILL
-    sleep 0.1 2>/dev/null || sleep 1
-    signal_tree ''
-    rounds=$((rounds - 1))
-  done
-  : > "$dir/ended"
-}
-"""
-
-_CANCEL = r"""
-mkdir -p "$base" && {{ mkdir "$dir" 2>/dev/null || [ -d "$dir" ]; }} || {{ echo "cannot make $dir" >&2; exit 73; }}
-: > "$dir/cancel"
-end_tree {tenths}
-if [ "$tree" != ' ' ]; then echo "still alive after KILL:$tree" >&2; exit 75; fi
-# The keeper now sees the end, drains the log and writes the exit code.
-if same_boot; then
-  tries=100
-  while [ ! -e "$dir/rc" ] && lives "$keeper" "$keeperstart" && [ $tries -gt 0 ]; do
-    tries=$((tries - 1))
-    sleep 0.1 2>/dev/null || sleep 1
-  done
-  if [ ! -e "$dir/rc" ] && lives "$keeper" "$keeperstart"; then kill -KILL "$keeper" 2>/dev/null; sleep 1; fi
-fi
-rm -f "$dir"/env.*
-"""
-
-# exited wins over everything; "gone" is believed only after a second look at rc, which the keeper writes before it
-# leaves.
-_LOOK = r"""
-judge() {  # of $dir -> state size code pid boot reason note
-  verdict=missing size=0 code=- keeper=- keeperstart=- boot=- reason=- note=-
-  [ -d "$dir" ] || return 0
-  { read -r keeper keeperstart boot < "$dir/pid"; } 2>/dev/null
-  if [ ! -e "$dir/rc" ] && [ "$keeper" != - ]; then
-    boot_id_now
-    size_of "$dir/log"
-    verdict=running
-    if [ "$boot" != "$boot_now" ]; then verdict=lost reason=rebooted
-    elif ! lives "$keeper" "$keeperstart"; then verdict=lost reason=killed; fi
-    [ $verdict = lost ] && [ ! -e "$dir/rc" ] && size_of "$dir/log"
-  fi
-  if [ -e "$dir/rc" ]; then
-    { read -r code size < "$dir/rc"; } 2>/dev/null
-    size=${size%% *}
-    verdict=exited reason=-
-  elif [ "$keeper" = - ] && [ -e "$dir/cancel" ]; then
-    verdict=exited code=143
-  fi
-  if [ -e "$dir/log.lost" ]; then note=log_lost
-  elif [ -e "$dir/log.capped" ]; then note=log_capped; fi
-}
-look() {  # ID OFFSET LIMIT
-  dir=$base/$1
-  judge
-  length=$((size - $2))
-  if [ $length -lt 0 ]; then note=log_shrunk; length=0; fi
-  if [ $length -gt "$3" ]; then length=$3; fi
-  printf '%s %s %s %s %s %s %s %s %s\n' "$nonce" "$1" "$verdict" "$size" "$code" "$keeper" "$boot" "$reason" "$note"
-  if [ $length -gt 0 ]; then tail -c "+$(($2 + 1))" "$dir/log" 2>/dev/null | head -c "$length"; fi
-  printf '%s.\n' "$nonce"
-}
-"""
-
-_REMOVE = r"""
-judge
-if [ $verdict = running ]; then exit 76; fi
-rm -rf "$dir"
-"""
-
-_WRAPPER = _WRAPPER.replace("# The keeper of one job", _TREE + "\n# The keeper of one job", 1)

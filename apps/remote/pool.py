@@ -1,8 +1,7 @@
 """Warm connections: one per endpoint and process, a jump host's shared by all nodes behind it.
 
 A pool is never used across a fork: a child that finds its parent's pool lets go of the connections without a word on
-them
-and starts empty. Threads of one process share it freely.
+them and starts empty. Threads of one process share it freely.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ class Pool:
         """The warm transport, or a new one when there is none or it died. Raises RemoteError.
 
         Several callers of one endpoint share one attempt and its failure; different endpoints don't wait for each
-        other.
-        A connection that was silent for longer than the limit is asked for a sign of life first.
+        other. A connection that was silent for longer than the limit is asked for a sign of life first.
         """
         self._mind_forks()
         self.close_idle()
@@ -107,7 +105,8 @@ class Pool:
 
     def _drop_predecessors(self, endpoint: Endpoint) -> None:
         """A node whose key, pins or way changed is a new endpoint: the old connection goes as soon as nobody uses
-        it."""
+        it.
+        """
         with self._lock:
             old = [(key, future) for key, future in self._warm.items() if key.name == endpoint.name and key != endpoint]
             parents = {id(future.result().parent) for future in self._warm.values() if _usable(future)}

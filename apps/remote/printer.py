@@ -1,5 +1,6 @@
 """A transport that only collects what it is told, for previews and golden files. Every script succeeds and says
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 

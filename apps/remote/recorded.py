@@ -28,8 +28,8 @@ class Asked:
 class Recorded:
     """Answers by the first pattern (regular expression, searched anywhere in the script) that matches.
 
-    `recorded.on(r"docker ps", Result(b"…", b"", 0))`. An exception as answer is raised. A list of answers is used up in
-    order and its last one stays. A script that nothing matches raises AssertionError, which shows the script.
+    `recorded.on(r"docker ps", Result(b"…", b"", 0))`. An exception as answer is raised. A list of answers is used up
+    in order and its last one stays. A script that nothing matches raises AssertionError, which shows the script.
     """
 
     def __init__(self, name: str = "recorded") -> None:

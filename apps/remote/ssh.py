@@ -1,5 +1,5 @@
-"""The real transport: one SSH connection with pinned host keys, many commands and tunnels at once, and a watch on
-the peer.
+"""The real transport: one SSH connection with pinned host keys, many commands and tunnels at once, and a watch on the
+peer.
 
 Nothing is read from this machine: no known_hosts, no agent, no key files. Nothing is retried here.
 """
@@ -143,7 +143,8 @@ def verify(endpoint: Endpoint, key: paramiko.PKey) -> None:
 
 def authenticate(endpoint: Endpoint, wire: Wire, *, limits: Limits) -> None:
     """Prove who we are with the endpoint's private key. Raises AccessDenied, or ConnectionLost when the peer went
-    away."""
+    away.
+    """
     key = load_key(endpoint)
     try:
         missing = wire.auth_publickey(endpoint.user, key)
@@ -179,7 +180,8 @@ def load_key(endpoint: Endpoint) -> paramiko.PKey:
 
 def fingerprint(text: str) -> str:
     """`SHA256:…` of a public key in base64, as `ssh-keygen -lf` prints it (unpadded base64 of the SHA-256 of the
-    blob)."""
+    blob).
+    """
     digest = hashlib.sha256(_blob(text)).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
@@ -206,9 +208,14 @@ def _unfinished(endpoint: Endpoint, wire: Wire, error: str) -> CannotReach:
     return CannotReach("ssh_refused", hop=endpoint.name, evidence=evidence)
 
 
+class NotWritten(RemoteError):
+    """The node was reached but could not write a file: `disk_full`, or `exited` with what the node said."""
+
+
 class ParamikoTransport:
     """`transport.Transport` over one SSH connection. Made by `connect`, safe from several threads, never across a
-    fork."""
+    fork.
+    """
 
     def __init__(
         self,
@@ -234,11 +241,10 @@ class ParamikoTransport:
     def run(self, script: str, *, stdin: bytes = b"", timeout_s: float = 60.0) -> Result:
         """Run POSIX shell text; see `transport.Transport.run`.
 
-        A marker is printed before the script's first word and both outputs are cut there, so whatever the login shell's
-        profile prints is not in the result. The script is read whole before its first word runs: a connection that
-        breaks
-        while it is sent runs nothing. `exit_code` is 255 when the shell was killed by a signal. On `timeout_s` the
-        wait ends (`exit_code` None), not the command. Commands beyond `limits.sessions` wait in line.
+        A marker is printed before the script's first word and both outputs are cut there, so whatever the login
+        shell's profile prints is not in the result. The script is read whole before its first word runs: a connection
+        that breaks while it is sent runs nothing. `exit_code` is 255 when the shell was killed by a signal. On
+        `timeout_s` the wait ends (`exit_code` None), not the command. Commands beyond `limits.sessions` wait in line.
         Raises AccessDenied when the account may log in but can't run a shell, ConnectionLost, CannotReach(ssh_busy).
         """
         started = time.monotonic()
@@ -258,16 +264,17 @@ class ParamikoTransport:
     def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         """Write a file as a whole or not at all (through a new name and a rename). `~/` is the home directory.
 
-        Raises OSError with the node's words when the node could not write it, RemoteError when the node was not
-        reached.
+        Raises NotWritten with the node's words when the node could not write it, and the rest of RemoteError.
         """
         result = self.run(_write_script(path, mode), stdin=data, timeout_s=60.0 + len(data) / 1_000_000)
         if not result.ok:
             said = result.stderr.decode(errors="replace").strip() or f"exit code {result.exit_code}"
-            raise OSError(f"{self.name}: could not write {path}: {said}")
+            reason = "disk_full" if "No space left" in said or "Disk quota" in said else "exited"
+            raise NotWritten(reason, hop=self.name, evidence=f"could not write {path}: {said}")
 
     def open_tunnel(self, host: str, port: int, *, timeout_s: float = 10.0) -> socket.socket:
-        """A stream to host:port as the node sees it; close it when done. It is socket-like, not selectable for writing.
+        """A stream to host:port as the node sees it; close it when done. It is socket-like, not selectable for
+        writing.
 
         Raises CannotReach with ssh_refused, no_route, ssh_timeout or dns about host:port, jump_refused when the node
         forbids forwarding, and ConnectionLost.
@@ -294,7 +301,8 @@ class ParamikoTransport:
         timeout_s: float = 30.0,
     ) -> HttpAnswer:
         """One exchange through a tunnel; see `tunnel.exchange`. Raises HttpFailed, or RemoteError when SSH itself
-        failed."""
+        failed.
+        """
         with self._operation():
             try:
                 return tunnel.exchange(self, method, url, body=body, headers=headers, timeout_s=timeout_s)
@@ -448,7 +456,8 @@ class ParamikoTransport:
 
     def _watch(self) -> None:
         """While something waits for the peer and the peer is silent, ask it; after `misses` misses drop the
-        connection."""
+        connection.
+        """
         while self.alive:
             with self._state:
                 if self._operations == 0:
@@ -468,7 +477,9 @@ class ParamikoTransport:
 
 
 class _Tunnel:
-    """A channel that counts as an operation until it is closed, so that the peer is watched while bytes are awaited."""
+    """A channel that counts as an operation until it is closed, so that the peer is watched while bytes are
+    awaited.
+    """
 
     def __init__(self, channel: paramiko.Channel, operation: AbstractContextManager[None]) -> None:
         self._channel, self._held = channel, ExitStack()
@@ -554,8 +565,8 @@ def written_out(script: str, stdin: bytes, marker: str) -> bytes:
     """What is sent to `/bin/sh -s`: the marker on both outputs, the script as one function, its input.
 
     The input travels as base64 in a here-document: dash reads its own input in blocks, so bytes that merely followed
-    the
-    script would be taken for more script. All is closed by a brace at the very end, so half of it is a syntax error.
+    the script would be taken for more script. All is closed by a brace at the very end, so half of it is a syntax
+    error.
     """
     text = f"printf %s {marker}; printf %s {marker} >&2\nsparkweb_script() {{\n:\n{script}\n}}\n"
     if stdin:

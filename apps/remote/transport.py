@@ -132,7 +132,7 @@ class JobLook:
 
     id: str
     state: str  # missing, running, exited, lost
-    data: bytes = b""
+    data: bytes = field(default=b"", repr=False)
     size: int = 0  # of the log, now
     exit_code: int | None = None
     reason: str | None = None  # for lost: rebooted, killed
@@ -156,7 +156,7 @@ class Jobs(Protocol):
         ...
 
     def look(self, asked: Sequence[tuple[str, int]], *, limit: int = 262144) -> list[JobLook]:
-        """Many jobs in one round trip: [(job_id, byte offset)] -> looks in the same order, each with at most `limit` bytes."""
+        """Many jobs in one round trip: [(job_id, byte offset)] -> looks in that order, each at most `limit` bytes."""
         ...
 
     def cancel(self, job_id: str, *, grace_s: float = 10.0) -> JobLook:

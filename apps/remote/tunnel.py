@@ -1,5 +1,6 @@
-"""HTTP/1.1 to a server that only the node can see: http.client over a direct-tcpip stream, whole answers or a stream
-of bytes."""
+"""HTTP/1.1 to a server that only the node can see: http.client over a direct-tcpip stream, whole answers or a
+stream of bytes.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ def stream(
 
 class _Reader(io.RawIOBase):
     """A raw byte stream over a socket-like channel, with a deadline and, once `idle_s` is set, a limit on silence
-    instead."""
+    instead.
+    """
 
     def __init__(self, channel: Any, deadline: float) -> None:
         self._channel, self._deadline = channel, deadline
@@ -119,7 +121,8 @@ class _Reader(io.RawIOBase):
 
 class _Socket:
     """What http.client wants of a socket. It closes its socket while the body is still to be read, so closing is
-    ours."""
+    ours.
+    """
 
     def __init__(self, channel: Any, reader: _Reader) -> None:
         self._channel, self._reader = channel, reader

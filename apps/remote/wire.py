@@ -2,8 +2,7 @@
 away.
 
 Paramiko 5.1 drops three texts that name the cause of a failure: the lines before the banner, the server's words when
-it refuses
-a channel, and the words of a disconnect. `Wire` keeps them, and notes when the peer was last heard.
+it refuses a channel, and the words of a disconnect. `Wire` keeps them, and notes when the peer was last heard.
 """
 
 from __future__ import annotations
@@ -61,7 +60,8 @@ class _HeardPacketizer(Packetizer):
 
 class ChannelRefused(Exception):
     """The server answered a channel request with no. `code` is RFC 4254's (1 prohibited, 2 connect failed), `text`
-    its words."""
+    its words.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -82,8 +82,8 @@ def algorithms_for(key_types: Sequence[str]) -> tuple[str, ...]:
 
 def prefer(key_types: Sequence[str]) -> tuple[str, ...]:
     """All algorithms, those of the pinned types first: a host whose RSA key is pinned and that also has an ed25519
-    key must
-    not be taken for one whose key changed."""
+    key must not be taken for one whose key changed.
+    """
     pinned = algorithms_for(key_types)
     return (*pinned, *(name for name in ALL_ALGORITHMS if name not in pinned))
 

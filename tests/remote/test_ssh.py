@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from apps.remote.ssh import connect, fingerprint
+from apps.remote.ssh import NotWritten, connect, fingerprint
 from apps.remote.transport import AccessDenied, CannotReach, ConnectionLost, KeyProblem
 from apps.remote.wire import Limits
 from tests.openssh import OpenSsh, free_port, make_key
@@ -52,7 +52,11 @@ def test_three_megabytes_on_both_outputs_at_once_arrive_exactly(openssh: OpenSsh
         node.write_file("~/block", block)
         result = node.run('cat "$HOME/block" & cat "$HOME/block" >&2; wait')
     assert (len(result.stdout), len(result.stderr), result.exit_code) == (len(block), len(block), 0)
-    assert hashlib.sha256(result.stdout).digest() == hashlib.sha256(result.stderr).digest() == hashlib.sha256(block).digest()
+    assert (
+        hashlib.sha256(result.stdout).digest()
+        == hashlib.sha256(result.stderr).digest()
+        == hashlib.sha256(block).digest()
+    )
 
 
 def test_script_input_and_exit_codes(openssh: OpenSsh) -> None:
@@ -108,7 +112,7 @@ def test_write_file_replaces_whole_files_with_the_mode_and_names_what_failed(ope
         written = server.home / "it's here"
         assert written.read_bytes() == b"\0two" and written.stat().st_mode & 0o777 == 0o640
         assert [path.name for path in server.home.iterdir()] == ["it's here"]
-        with pytest.raises(OSError, match="could not write /no/such/folder/file"):
+        with pytest.raises(NotWritten, match="exited: could not write /no/such/folder/file"):
             node.write_file("/no/such/folder/file", b"x")
 
 
@@ -214,9 +218,9 @@ def test_no_route_and_silence_on_tcp(openssh: OpenSsh) -> None:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
         port = full.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)):  # the queue of one is full now: further handshakes wait
-            with pytest.raises(CannotReach) as caught:
-                connect(dataclasses.replace(endpoint, port=port), limits=dataclasses.replace(QUICK, tcp_s=0.5))
+        held = socket.create_connection(("127.0.0.1", port))  # the queue of one is full now: further handshakes wait
+        with held, pytest.raises(CannotReach) as caught:
+            connect(dataclasses.replace(endpoint, port=port), limits=dataclasses.replace(QUICK, tcp_s=0.5))
     assert caught.value.reason == "ssh_timeout"
 
 
@@ -229,7 +233,9 @@ def test_no_route_and_silence_on_tcp(openssh: OpenSsh) -> None:
         (b"SSH-2.0-OpenSSH_9.2\r\n", "ssh_busy", "key exchange"),
     ],
 )
-def test_doors_that_close_before_the_key_exchange(openssh: OpenSsh, greeting: bytes, reason: str, evidence: str) -> None:
+def test_doors_that_close_before_the_key_exchange(
+    openssh: OpenSsh, greeting: bytes, reason: str, evidence: str
+) -> None:
     endpoint = openssh.start("node").endpoint()
     with listener(lambda client: client.sendall(greeting)) as port, pytest.raises(CannotReach) as caught:
         connect(dataclasses.replace(endpoint, port=port), limits=QUICK)
