@@ -23,6 +23,7 @@ RUNTIME_BYTES = (
 )  # activations, CUDA graphs and libraries inside the claim; an assumption until a launch was measured
 SLACK_BYTES = 1 * GIB  # MemAvailable moves by that much on its own
 SYSTEM_BYTES = 6 * GIB  # what an idle Spark's own system takes
+ENGINE_WORDS = re.compile(r"vllm|sglang|llama|ollama|\bray\b|triton|text-generation|trtllm", re.IGNORECASE)
 LEAST_TOKENS = 4096  # below this a service is of no use
 LONGEST_UNKNOWN = 32768  # tokens, for the sentence where neither spec nor config says a length
 
@@ -161,10 +162,30 @@ class Holder:
 
 
 def holders(sheet: Sheet, deployment: int) -> tuple[Holder, ...]:
-    """Running containers and GPU processes outside of containers that hold memory, the largest first. Where no figure
-    is known for containers that look like engines, what nobody else accounts for is shared out among them."""
-    found = [*_containers(sheet, deployment), *_processes(sheet)]
-    return tuple(sorted(_estimated(sheet, found), key=lambda holder: (-holder.bytes, holder.kind, holder.name)))
+    """Running containers and GPU processes outside of containers that hold memory, the largest first.
+
+    Where the node does not say whose a GPU process is, or names none at all, containers that look like engines and
+    have no figure of their own are taken to share what nobody else accounts for (`estimated`)."""
+    containers, processes = [*_containers(sheet, deployment)], [*_processes(sheet)]
+    looks_like_engine = {
+        one.name
+        for one in sheet.containers or ()
+        if is_ours(one, deployment) or ENGINE_WORDS.search(f"{one.name} {one.image} {one.command}")
+    }
+    silent = [one for one in containers if one.bytes == 0 and one.name in looks_like_engine]
+    if silent:
+        loose = [one for one in processes if one.kind == "process"]
+        processes = [one for one in processes if one.kind != "process"]
+        share = max(sum(one.bytes for one in loose), _unexplained(sheet, [*containers, *processes])) // len(silent)
+        containers = [replace(one, bytes=share, estimated=share > 0) if one in silent else one for one in containers]
+    return tuple(sorted([*containers, *processes], key=lambda holder: (-holder.bytes, holder.kind, holder.name)))
+
+
+def _unexplained(sheet: Sheet, found: Sequence[Holder]) -> int:
+    """Memory in use that neither these holders nor an idle system account for; 0 where the GPU has its own memory."""
+    if _discrete(sheet) or sheet.memory is None or sheet.memory.used_bytes is None:
+        return 0
+    return max(0, sheet.memory.used_bytes - sum(one.bytes for one in found) - SYSTEM_BYTES)
 
 
 def _containers(sheet: Sheet, deployment: int) -> Iterator[Holder]:
@@ -191,24 +212,6 @@ def _processes(sheet: Sheet) -> Iterator[Holder]:
         elif size:
             yield Holder("process", str(process.pid), size)
     yield from (Holder("unit", unit, size) for unit, size in by_unit.items())
-
-
-ENGINE_WORDS = re.compile(r"vllm|sglang|llama|ollama|\bray\b|triton|text-generation|trtllm", re.IGNORECASE)
-
-
-def _estimated(sheet: Sheet, found: Sequence[Holder]) -> Iterator[Holder]:
-    memory = sheet.memory
-    silent = {
-        one.name for one in sheet.containers or () if ENGINE_WORDS.search(f"{one.name} {one.image} {one.command}")
-    } & {one.name for one in found if one.kind == "container" and one.bytes == 0}
-    unexplained = 0
-    if silent and memory and memory.used_bytes is not None and not _discrete(sheet):
-        unexplained = max(0, memory.used_bytes - sum(one.bytes for one in found) - SYSTEM_BYTES)
-    for one in found:
-        if one.kind == "container" and one.name in silent and unexplained:
-            yield replace(one, bytes=unexplained // len(silent), estimated=True)
-        else:
-            yield one
 
 
 def load_of(spec: Spec, sheets: Sequence[Sheet]) -> Load:

@@ -30,7 +30,12 @@ def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) 
 
 
 def unit_of(sheet: Sheet, container: str) -> Unit | None:
-    return next((unit for unit in sheet.units or () if container in unit.containers), None)
+    """The unit that starts a container: by what it runs, else because its main process is the container's."""
+    pid = next((one.pid for one in sheet.containers or () if one.name == container), None)
+    return next(
+        (unit for unit in sheet.units or () if container in unit.containers or (pid is not None and unit.pid == pid)),
+        None,
+    )
 
 
 def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
@@ -40,7 +45,7 @@ def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
     made = []
     for unit in sheet.units or ():
         active = unit.active in ("active", "activating", "reloading")
-        starts = bool(containers & set(unit.containers))
+        starts = any(unit_of(sheet, name) is unit for name in containers)
         related = (
             not unit.containers
             and unit.vendor is not True
