@@ -25,7 +25,7 @@ ABOUT_ROLE = {
     "auditor": "a viewer who may export the audit trail",
     "operator": "a viewer who also probes, plans, launches, relaunches, cancels, stops, tests and benchmarks",
     "editor": "an operator who also changes nodes, recipes and deployments, clears and provisions",
-    "admin": "an editor who also changes people, credentials, host keys, policies and tokens, and exports the audit trail",
+    "admin": "an editor who also changes people, credentials, host keys, policies, tokens; may export the audit trail",
 }
 PAGE = 100
 
@@ -149,7 +149,7 @@ def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def me(request: HttpRequest) -> HttpResponse:
     actor = actor_of(request)
-    found = User.objects.filter(pk=actor.id).first() if actor.kind == "person" else None
+    found = User.objects.filter(pk=actor.id or 0).first() if actor.kind == "person" else None
     context: dict[str, Any] = {"section": "me", "who": found, "about_role": ABOUT_ROLE.get(actor.role, "")}
     if request.method == "GET" or found is None:
         return render(request, "pages/people.html", context)

@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection, transaction
 
 from apps.audit import COMMAND_LINE, Actor, record
@@ -23,10 +23,10 @@ def some(count: int = 5) -> list[Entry]:
     return [record(ANA, "node:added", object_type="node", object_id=n, after={"n": n}) for n in range(count)]
 
 
-def ask_verify() -> tuple[int, dict]:
+def ask_verify(*words: str) -> tuple[int, dict]:
     out, status = StringIO(), 0
     try:
-        call_command("verify_audit", stdout=out)
+        call_command("verify_audit", *words, stdout=out)
     except SystemExit as end:
         status = end.code
     return status, json.loads(out.getvalue())
@@ -120,7 +120,8 @@ class TestAppendOnly:
             "DELETE FROM audit_entry WHERE seq = 5",
             "DELETE FROM audit_entry",
             "INSERT OR REPLACE INTO audit_entry SELECT * FROM audit_entry WHERE seq = 2",
-            "INSERT INTO audit_entry SELECT * FROM audit_entry WHERE seq = 2 ON CONFLICT (seq) DO UPDATE SET reason = 'x'",
+            "INSERT INTO audit_entry SELECT * FROM audit_entry WHERE seq = 2 "
+            "ON CONFLICT (seq) DO UPDATE SET reason = 'x'",
         ],
     )
     def test_the_database_refuses(self, statement: str) -> None:
@@ -211,6 +212,52 @@ class TestVerify:
                 cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER audit_entry_change")
         status, result = ask_verify()
         assert status == 1 and result["broken"] is None and "no longer protects" in result["why"]
+
+
+@pytest.mark.django_db
+class TestAnchors:
+    """What the chain alone can't prove: that its end is the end, and that it is not another chain."""
+
+    @pytest.fixture
+    def noted(self, tmp_path: Path) -> list[str]:
+        words = ["--anchors", str(tmp_path / "heads.jsonl")]
+        assert ask_verify(*words)[0] == 0
+        some(3)
+        assert ask_verify("--note", *words)[0] == 0
+        some(2)
+        assert ask_verify("--note", *words)[0] == 0
+        some(1)
+        return words
+
+    def test_a_trail_that_only_grew(self, noted: list[str]) -> None:
+        assert ask_verify(*noted)[0] == 0
+        assert len(Path(noted[1]).read_text().splitlines()) == 2
+
+    def test_a_cut_end(self, noted: list[str]) -> None:
+        with unprotected_trail(), connection.cursor() as cursor:
+            cursor.execute("DELETE FROM audit_entry WHERE seq > 3")
+        assert verify()["ok"]
+        status, result = ask_verify(*noted)
+        assert (status, result["broken"]) == (1, 5) and "cut off" in result["why"]
+
+    def test_a_chain_rewritten_from_the_start(self, noted: list[str]) -> None:
+        with unprotected_trail(), connection.cursor() as cursor:
+            cursor.execute("DELETE FROM audit_entry")
+        some(6)
+        assert verify()["ok"]
+        status, result = ask_verify(*noted)
+        assert (status, result["broken"]) == (1, 3) and "rewritten" in result["why"]
+
+    @pytest.mark.parametrize("line", ["nonsense", "{}", '{"seq": "x", "hash": 1, "noted": 2}', "[]", "\xff"])
+    def test_an_edited_file(self, noted: list[str], line: str) -> None:
+        with Path(noted[1]).open("a") as file:
+            file.write(line + "\n")
+        status, result = ask_verify(*noted)
+        assert status == 1 and "line 3" in result["why"]
+
+    def test_a_file_that_can_not_be_read(self, tmp_path: Path) -> None:
+        with pytest.raises(CommandError, match="--anchors"):
+            call_command("verify_audit", "--anchors", str(tmp_path))
 
 
 WRITER = """

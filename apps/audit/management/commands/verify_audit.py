@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
 
+from apps.audit import anchors
 from apps.audit.verifying import verify
 
 
 class Command(BaseCommand):
-    help = "Check the audit trail's hash chain; prints one JSON object."
+    help = "Check the audit trail's hash chain, and against the heads noted before; prints one JSON object."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--note", action="store_true", help="note the head in the file when all is well")
+        parser.add_argument(
+            "--anchors", type=Path, default=None, help="the file of noted heads (VAR/audit-anchors.jsonl)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        path = options["anchors"] or Path(settings.VAR) / "audit-anchors.jsonl"
         result = verify()
+        try:
+            if result["ok"] and (found := anchors.contradiction(path)):
+                result = {**result, "ok": False, **found}
+            if result["ok"] and options["note"]:
+                anchors.note(path)
+        except OSError as problem:
+            raise CommandError(f"--anchors {path}: {problem.strerror}") from None
         self.stdout.write(json.dumps(result))
         if not result["ok"]:
             sys.exit(1)
