@@ -75,5 +75,5 @@ def write(
         )
         entry.hash = entry.computed_hash()
         entry.save(force_insert=True)
-        ring_on_commit("audit", entry.id, entry.id)
+        ring_on_commit("audit", 0, entry.id)
     return entry

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -313,3 +314,15 @@ def test_every_tag_follows_the_grammar() -> None:
 
 def test_actor_of_the_command_line_is_ours() -> None:
     assert COMMAND_LINE.kind == "system"
+
+
+@pytest.mark.django_db
+def test_it_rings_once_the_act_is_committed(
+    monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    rung: list[tuple] = []
+    monkeypatch.setattr("apps.doorbell.ring.ring", lambda *what: rung.append(what))
+    with django_capture_on_commit_callbacks(execute=True):
+        entry = record(ANA, "node:added")
+        assert rung == []
+    assert rung == [("audit", 0, entry.id)]
