@@ -87,10 +87,10 @@ def _bytes(cell: str, block: int) -> int | None:
     return int(cell) * block if cell.isdecimal() and len(cell) < 19 else size(cell)
 
 
-def disks(text: str) -> tuple[Disk, ...]:
+def disks(found_rows: list[dict[str, Any]]) -> tuple[Disk, ...]:
     """The file systems that keep data: local disks and network mounts, plus /dev/shm; each mount once."""
     found: dict[str, Disk] = {}
-    for row in rows(text):
+    for row in found_rows:
         if row["inodes"]:
             continue
         kept = row["mount"] in {"/", "/dev/shm"} or not (
@@ -135,7 +135,7 @@ def describe(text: str) -> dict[str, Any] | None:
                 "used_bytes": disk.used_bytes,
                 "available_bytes": disk.available_bytes,
             }
-            for disk in disks(text)
+            for disk in disks(every)
         ],
         "disk": _shown(root) if root else None,
         "root_avail_gib": _gib(root["available"]) if root else None,
@@ -180,7 +180,7 @@ class DiskFact(Fact):
 
     @classmethod
     def parse(cls, evidence: Evidence) -> tuple[Disk, ...] | None:
-        found = disks(evidence.stdout)
+        found = disks(rows(evidence.stdout))
         return found or None
 
 
@@ -200,4 +200,4 @@ kinds=$(awk '$3 ~ /^(nfs|nfs4|cifs|smb3|lustre|ceph|beegfs|gpfs|fuse.sshfs|9p|vi
     def parse(cls, evidence: Evidence) -> tuple[Disk, ...] | None:
         if evidence.timed_out:
             return None
-        return disks(evidence.stdout)
+        return disks(rows(evidence.stdout))

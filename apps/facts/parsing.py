@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import IO, Any
 
 from apps.facts import disk, docker, fabric, gpu, memory, network, probe, ray, systemd
@@ -17,8 +18,10 @@ from apps.facts.values import Gpus
 assert probe.PROBE  # importing it fills the registry
 
 # Of a longer text, the first and the last part are read: memory stays flat whatever comes.
-HEAD_BYTES = 3 * 1024 * 1024
-TAIL_BYTES = 1024 * 1024
+HEAD_BYTES = 2 * 1024 * 1024
+TAIL_BYTES = 512 * 1024
+MOST_INPUTS = 20_000
+MOST_LABELS = 200
 _SEPARATOR = re.compile(rb"\n---8<---[^\n]*")
 _LABEL = re.compile(r"^# (?:node )?([A-Za-z0-9_-]{1,32})[ \t]*$", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
@@ -156,7 +159,7 @@ def parsed(name: str, text: str) -> Any:
             )
         answers = [described(name, each) for each in evidences]
         return answers if _is_array(text) else answers[0]
-    labels = list(_LABEL.finditer(text)) if text.lstrip("\n").startswith("# ") else []
+    labels = list(islice(_LABEL.finditer(text), MOST_LABELS)) if text.lstrip("\n").startswith("# ") else []
     if labels and not text[: labels[0].start()].strip():
         ends = [label.start() for label in labels[1:]] + [len(text)]
         answers = [
@@ -249,8 +252,10 @@ def write(name: str, source: IO[bytes], stdout: IO[str]) -> None:
         stdout.write((first or _json(parsed(name, ""))) + "\n")
         return
     stdout.write("[" + (first + ",\n" if first else "") + (second or "null"))
-    for each in told:
+    for each in islice(told, MOST_INPUTS):
         stdout.write(",\n" + (each or "null"))
+    if next(told, None) is not None:
+        stdout.write(",\n" + _json({"problem": "too_many_inputs", "evidence": f"only the first {MOST_INPUTS} were read"}))
     stdout.write("]\n")
 
 

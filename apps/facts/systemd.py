@@ -68,16 +68,16 @@ def from_unit_files(text: str) -> dict[str, str]:
 def from_show(text: str) -> tuple[tuple[Unit, ...], dict[str, str]]:
     """`systemctl show` blocks and the `@file UNIT<TAB>PATH` parts: (units, text of the files that each unit runs)."""
     units: list[Unit] = []
-    files: dict[str, str] = {}
+    files: dict[str, list[str]] = {}
     block: dict[str, str] = {}
     current: str | None = None
     for line in [*text.splitlines(), ""]:
         if line.startswith("@file "):
             current = line[6:].split("\t")[0]
-            files.setdefault(current, "")
+            files.setdefault(current, [])
             continue
         if current is not None and line.startswith("|"):
-            files[current] += line[1:] + "\n"
+            files[current].append(line[1:])
             continue
         current = None if line else current
         name, equals, value = line.partition("=")
@@ -89,7 +89,7 @@ def from_show(text: str) -> tuple[tuple[Unit, ...], dict[str, str]]:
         elif not line and "Id" in block:
             units.append(_shown(block))
             block = {}
-    return tuple(units), files
+    return tuple(units), {name: "\n".join(lines) + "\n" for name, lines in files.items()}
 
 
 def _shown(block: dict[str, str]) -> Unit:
@@ -121,6 +121,7 @@ def _arguments(starts: str) -> list[str]:
 
 
 _CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
+_LONGEST_SCRIPT = 262144
 _TOOLS = re.compile(r"docker|podman|nerdctl")
 _COMPOSE_NAME = re.compile(
     r"^[ \t]*container_name:[ \t]*[\"']?([A-Za-z0-9][A-Za-z0-9_.-]*)[\"']?[ \t]*(?:#.*)?$", re.MULTILINE
@@ -142,6 +143,7 @@ def started_containers(commands: list[str], script: str = "") -> tuple[str, ...]
     (`NAME=vllm_node`) and `${NAME:-default}` are put in. What a shell would compute is not guessed.
     """
     found: dict[str, None] = {}
+    script = script[:_LONGEST_SCRIPT]
     variables = {name: next((value for value in values if value), "") for name, *values in _VARIABLE.findall(script)}
     text = "\n".join([*commands, script.replace("\\\n", " ")])
     for line in text.splitlines():
@@ -310,13 +312,19 @@ names=$({ systemctl list-unit-files --type=service --no-legend --no-pager 2>/dev
 shown=$(systemctl show --no-pager -p Id,Description,LoadState,ActiveState,SubState,UnitFileState,FragmentPath,MainPID,NRestarts,Result,ExecStartPre,ExecStart,ExecStartPost,WorkingDirectory $names)
 printf '%s\n\n' "$shown" | sed 's/\(--api-key[= ]\)[^ ]*/\1***/g'
 printf '%s\n' "$shown" | awk '
-  /^Id=/ { id = substr($0, 4) }
-  /^WorkingDirectory=/ { folder[id] = substr($0, 18); sub(/^!/, "", folder[id]) }
-  /^FragmentPath=/ { file[id] = substr($0, 14) }
-  /^ExecStart/ { run[id] = run[id] " " $0 }
-  END { for (id in run) if (file[id] !~ /^\/(usr\/)?lib\// || run[id] ~ /docker|vllm|sglang|ray |llama|python/) print id "\t" folder[id] "\t" run[id] }' |
+  BEGIN { RS = ""; FS = "\n" }
+  {
+    id = folder = file = run = ""
+    for (i = 1; i <= NF; i++) {
+      if ($i ~ /^Id=/) id = substr($i, 4)
+      else if ($i ~ /^WorkingDirectory=/) { folder = substr($i, 18); sub(/^!/, "", folder) }
+      else if ($i ~ /^FragmentPath=/) file = substr($i, 14)
+      else if ($i ~ /^ExecStart/) run = run " " $i
+    }
+    if (run != "" && (file !~ /^\/(usr\/)?lib\// || run ~ /docker|vllm|sglang|ray |llama|python/)) print id "\t" (folder == "" ? "/" : folder) "\t" run
+  }' |
 while IFS='	' read -r id folder run; do
-  set -f; set -- $run; set +f
+  seen=; set -f; set -- $run; set +f
   for word in "$@"; do
     word=${word#argv\[\]=}; word=${word#path=}
     case $word in
@@ -324,7 +332,9 @@ while IFS='	' read -r id folder run; do
       *.sh|*.yml|*.yaml|*.py) path=$folder/$word ;;
       *) continue ;;
     esac
-    case $path in *.sh|*.yml|*.yaml|*.bash|*/bin/*|*/sbin/*|/opt/*|/home/*|/root/*|/srv/*) ;; *) continue ;; esac
+    case $path in *.sh|*.yml|*.yaml|*.bash) ;; /usr/bin/*|/usr/sbin/*|/bin/*|/sbin/*|/usr/lib/*|/lib/*|/proc/*|/dev/*) continue ;; esac
+    case $seen in *" $path "*) continue ;; esac
+    seen="$seen $path "
     [ -f "$path" ] && [ -r "$path" ] || continue
     case $path in
       *.yml|*.yaml|*.sh|*.bash) ;;
@@ -336,7 +346,7 @@ while IFS='	' read -r id folder run; do
   done
   for path in "$folder/docker-compose.yml" "$folder/compose.yaml" "$folder/docker-compose.yaml" "$folder/compose.yml"; do
     case $run in *compose*) ;; *) continue ;; esac
-    [ -n "$folder" ] && [ -f "$path" ] && [ -r "$path" ] || continue
+    [ -f "$path" ] && [ -r "$path" ] || continue
     printf '@file %s\t%s\n' "$id" "$path"; head -c 65536 "$path" | tr -d '\000\r' | sed 's/^/|/'; echo
   done
 done
