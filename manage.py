@@ -26,6 +26,11 @@ if __name__ == "__main__":
         if status is not None:
             sys.stdout.flush()
             sys.exit(status)
+    if sys.argv[1:2] in (["up"], ["demo"]):
+        from sparkweb import env, supervising
+
+        supervising.end_leftovers(env.var())
+        supervising.choose_redis(env.var())
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
     from django.core.management import execute_from_command_line
 

@@ -3,7 +3,7 @@
 import os
 
 from celery import Celery
-from celery.signals import worker_process_init, worker_ready
+from celery.signals import worker_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
 
@@ -20,4 +20,8 @@ def plan_the_beat(sender: Celery, **_: object) -> None:
     sender.add_periodic_task(settings.WATCH_PERIOD_S, sender.signature("watch.look"), name="watch", expires=settings.WATCH_PERIOD_S)
 
 
-__all__ = ["app", "worker_process_init", "worker_ready"]
+@worker_ready.connect
+def say_alive(**_: object) -> None:
+    from apps.runs import heartbeat
+
+    heartbeat.start()

