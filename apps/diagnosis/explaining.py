@@ -24,7 +24,7 @@ BOOK = Book.of(
     (*vllm.RULES, *sglang.RULES, *llamacpp.RULES, *nccl.RULES, *ray.RULES, *transfers.RULES, *ssh.RULES),
     (*transfers.SIGNS, *ssh.SIGNS, *nccl.SIGNS, *ray.SIGNS, *llamacpp.SIGNS, *ENGINE_SIGNS),
 )
-MOST_JSON = 8 * 1024 * 1024  # bytes of one input that are held to be read as JSON; a longer one is read as a log
+MOST_JSON = 4 * 1024 * 1024  # bytes of one input that are held to be read as JSON; a longer one is read as a log
 MOST_INPUTS = 1000
 _CHUNK = 1 << 20
 _SEPARATOR = b"---8<---"
@@ -113,6 +113,8 @@ class Explainer:
         self._any = False
 
     def feed(self, data: bytes) -> None:
+        if len(self._done) >= MOST_INPUTS:
+            return
         data = self._held + data
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if data.endswith(b"\r"):  # a \n may follow and belong to it
@@ -284,7 +286,7 @@ def _answered(status: int, body: Any) -> Reading:
         found = api.models(status, body)
         facts = {"names": list(found.names), "adapters": list(found.adapters), "max_model_len": found.max_model_len, "owned_by": found.owned_by}
         return Reading("api", ready=True, facts={**facts, "verdict": "ok"})
-    if isinstance(body, Mapping) and "choices" in body or api.error_of(body) is not None:
+    if (isinstance(body, Mapping) and "choices" in body) or api.error_of(body) is not None:
         return _from_verdict(api.chat(status, body))
     return _from_readiness(api.endpoint(status, body))
 
@@ -304,7 +306,7 @@ def _from_verdict(verdict: api.Verdict, *, partial: str | None = None) -> Readin
         facts["cause"] = verdict.verdict if verdict.verdict == "unauthorized" else verdict.reason
     warnings = () if failure is not None or verdict.ok else (
         {"name": verdict.verdict, "title": verdict.sentence, "severity": "info", "line_number": None, "rank": None, "count": 1, "evidence": verdict.evidence},)
-    return Reading("api", ready=verdict.ok or verdict.healthy, failure=failure, warnings=warnings, facts=facts)
+    return Reading("api", ready=verdict.ok or verdict.verdict == "thinking_used_budget", failure=failure, warnings=warnings, facts=facts)
 
 
 def _from_readiness(found: api.Readiness) -> Reading:

@@ -66,7 +66,7 @@ class Load:
     def _remember(self, state: RankLoad) -> None:
         while len(self.loads) <= state.load and len(self.loads) < 16:
             self.loads.append({})
-        if state.load < 16 and state.total:
+        if state.load < 16 and state.total and state.unit in ("shards", "files"):
             self.loads[state.load]["shards"] = int(state.total)
 
     def weights_took(self, rank: int | None, seconds: float) -> None:

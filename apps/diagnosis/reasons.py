@@ -170,7 +170,7 @@ _MEMORY = _group(
     ("free_below_requested", "Less memory free than asked",
      "The engine wants a larger share of the memory than is free: something else holds it, or it has not come back yet.",
      "Stop what holds the memory, drop the page cache, or lower --gpu-memory-utilization to the share that is free.", ""),
-    ("shm_too_small", "Shared memory too small", "/dev/shm of the container is full; this is neither disk nor RAM.",
+    ("shm_too_small", "Shared memory too small", "The container's shared memory (/dev/shm) is full; this is neither disk nor RAM.",
      "Start the container with --ipc=host or --shm-size 16g.", ""),
 )
 

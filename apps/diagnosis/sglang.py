@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from apps.diagnosis.lines import bars
 from apps.diagnosis.nccl import RULES as NCCL_RULES
 from apps.diagnosis.nccl import SIGNS as NCCL_SIGNS
 from apps.diagnosis.reading import Reading
@@ -21,7 +20,7 @@ def _rank(line: Line) -> int | None:
 
 
 def _of_rank(line: Line) -> Line:
-    return Line(line.number, line.text, line.origin, _rank(line))
+    return Line(line.number, line.text, line.origin, _rank(line), line.bars)
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
@@ -102,7 +101,7 @@ def _limits(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _bar(story: Story, match: re.Match[str], line: Line) -> None:
-    for bar in bars(line.text):
+    for bar in line.bars:
         if bar.label.startswith("Capturing batches"):
             story.votes["sglang"] += 2
             story.enter("graphs", line, bar.percent / 100)
@@ -127,7 +126,7 @@ def _died(story: Story, match: re.Match[str], line: Line) -> None:
 _HANG = next(sign for sign in NCCL_SIGNS if sign.reason == "nccl_init")
 
 RULES: tuple[Rule, ...] = (
-    Rule("sglang", "%", re.compile("Capturing batches"), _bar, 0),
+    Rule("sglang", "%|", re.compile("Capturing batches"), _bar, 0),
     _rule("server_args", r"server_args=ServerArgs\(", _arguments, 6),
     _rule("torch", r"Init torch distributed begin", _dist_begins),
     _rule("torch", r"Init torch distributed ends", _dist_ends),

@@ -50,7 +50,7 @@ class Sign:
     cause: str = ""  # the name in `facts.cause`; "" = the reason
     kind: str = ""  # votes for this kind of output
     extract: Extract = _nothing
-    wrapped: bool = False  # the message may be broken over lines at any letter
+    wrapped: str = ""  # how a message begins that may be broken over lines at any letter
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -76,9 +76,18 @@ def _cuda_of(match: re.Match[str]) -> Values:
 _SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM", -7: "SIGBUS", -4: "SIGILL"}
 
 
-def _exit_codes(match: re.Match[str]) -> Values:
+def exit_codes(match: re.Match[str]) -> Values:
+    """The braces of \"Failed core proc(s)\": exit codes by process, signals by name."""
     codes = {name: int(code) for name, code in re.findall(r"'([^']{1,80})': (-?\d{1,6})", match["codes"])}
     return {"exit_codes": {name: _SIGNALS.get(code, code) for name, code in codes.items()}}
+
+
+def _port(match: re.Match[str]) -> Values:
+    return {"host": match["host"], "port": int(match["port"]), "cause": f"port_in_use:{int(match['port'])}"}
+
+
+def _unknown_flag(match: re.Match[str]) -> Values:
+    return {"argument": match["flag"], "cause": f"unknown_argument:{match['flag']}"}
 
 
 def _first_flag(match: re.Match[str]) -> Values:
@@ -96,10 +105,10 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
           r"[Tt]o serve at least one request with (?:the models?(?:'s)?s? )?max seq len \((?P<max_len>\d+)\),? \(?(?P<need_gib>[\d.]+) GiB KV cache is "
           r"needed, which is larger than the available KV cache memory \((?P<have_gib>[\d.]+) GiB\)"
           r"(?:\. Based on the available memory,? the estimated maximum model length is (?P<suggest>\d+))?",
-          "kv_too_small", kind="vllm", extract=_numbers, wrapped=True),
+          "kv_too_small", kind="vllm", extract=_numbers, wrapped="serve at least one request"),
     _sign("max",
           r"model's max seq len \((?P<max_len>\d+)\) is larger than the maximum number of tokens that can be stored in KV cache \((?P<suggest>\d+)\)",
-          "kv_too_small", kind="vllm", extract=_numbers, wrapped=True),
+          "kv_too_small", kind="vllm", extract=_numbers, wrapped="is larger than the max"),
     _sign("blocks", r"No available memory for the cache blocks", "kv_too_small", kind="vllm"),
     _sign("outofmemoryerror", r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: (?!CUDA out of memory\. Tried)", "oom_gpu", cause="cuda_oom"),
     _sign("tried",
@@ -108,7 +117,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
           "oom_gpu", cause="cuda_oom", extract=_tried),
     _sign("nv_err_no_memory", r"NV_ERR_NO_MEMORY", "oom_gpu", EFFECT, cause="cuda_oom"),
     _sign("cuda", r"CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", "oom_gpu", cause="cuda_oom"),
-    _sign("mem_fraction_static", r"RuntimeError: Not enough memory\. Please try to increase --mem-fraction-static|Please try (?:increasing|to increase) --mem-fraction-static",
+    _sign("fraction", r"RuntimeError: Not enough memory\. Please try to increase --mem-fraction-static|Please try (?:increasing|to increase) --mem-fraction-static",
           "kv_too_small", cause="increase_mem_fraction", kind="sglang"),
     _sign("capture", r"Capture (?:CUDA|cuda) graph failed: (?:CUDA|HIP) out of memory", "oom_gpu", cause="decrease_mem_fraction", kind="sglang"),
     _sign("killed", r"Out of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]+)\)", "oom_host", kind="kernel", extract=_numbers,
@@ -118,11 +127,13 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     _sign("shared", r"Error while creating shared memory segment (?P<path>/dev/shm/\S+)", "shm_too_small", extract=_numbers),
     _sign("shm", r"No space left on device.{0,80}/dev/shm|/dev/shm.{0,200}No space left on device", "shm_too_small"),
     # The hub and the model's files
-    _sign("gated", r"You are trying to access a gated repo", "hub_gated", cause="needs_license"),
+    _sign("gated", r"You are trying to access a gated repo|Cannot access gated repo for url", "hub_gated", EFFECT, cause="needs_license", kind="hf"),
+    _sign("401", r"401 Client Error\. \(Request ID", "hub_auth", cause="needs_token", kind="hf"),
+    _sign("403", r"403 (?:Client Error\. \(Request ID|Forbidden: .{0,200}(?:gated|authorized list))", "hub_gated", cause="needs_license", kind="hf"),
     _sign("restricted", r"Access to model (?P<model>\S+) is restricted\. You must have access to it and be authenticated",
-          "hub_auth", cause="needs_token", extract=_numbers),
+          "hub_auth", cause="needs_token", kind="hf", extract=_numbers),
     _sign("authorized", r"Access to model (?P<model>\S+) is restricted and you are not in the authorized list", "hub_gated",
-          cause="needs_license", extract=_numbers),
+          cause="needs_license", kind="hf", extract=_numbers),
     _sign("gatedrepoerror", r"GatedRepoError", "hub_gated", EFFECT, cause="needs_license"),
     _sign("unauthorized", r"401 Client Error: Unauthorized for url: (?P<url>https://huggingface\.co\S*)", "hub_auth", cause="needs_token", extract=_numbers),
     _sign("repositorynotfounderror", r"RepositoryNotFoundError", "hub_missing", EFFECT),
@@ -144,11 +155,11 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     _sign("heads", r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<tp>\d+)\)",
           "tp_indivisible", kind="vllm", extract=_numbers),
     _sign("divisible", r"(?P<heads>\d+) is not divisible by (?P<tp>\d+)", "tp_indivisible", EFFECT, extract=_numbers),
-    _sign("unrecognized", r"error: unrecognized arguments: (?P<flag>-\S+)", "bad_args", extract=_first_flag, values={"cause": "unknown_argument"}),
+    _sign("unrecognized", r"error: unrecognized arguments: (?P<flag>-\S+)", "bad_args", kind="vllm", extract=_unknown_flag),
     _sign("argument", r"(?:^|\s)\S*(?:vllm|launch_server|serve|llama)\S*: error: argument (?P<flag>\S+?): ", "bad_args", extract=_first_flag),
     _sign("choice", r": error: argument (?P<flag>\S+?): invalid choice", "bad_args", extract=_first_flag),
     _sign("invalid", r"^error: invalid argument: (?P<flag>\S+)", "bad_args", kind="llamacpp", extract=_first_flag),
-    _sign("bind", r"\[Errno 98\] error while attempting to bind on address \('(?P<host>[^']*)', (?P<port>\d+)\)", "port_busy", cause="port_in_use", extract=_numbers),
+    _sign("bind", r"\[Errno 98\] error while attempting to bind on address \('(?P<host>[^']*)', (?P<port>\d+)\)", "port_busy", kind="vllm", extract=_port),
     _sign("98", r"OSError: \[Errno 98\] Address already in use", "port_busy", cause="port_in_use"),
     _sign("address", r"couldn't bind to server socket|bind\(\) failed.*(?:in use)|EADDRINUSE", "port_busy", cause="port_in_use"),
     _sign("gpu", r"ptxas fatal\s+: Value '(?P<arch>sm_\w+)' is not defined for option 'gpu-name'", "ptxas_too_old", extract=_numbers),
@@ -186,7 +197,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     _sign("actordiederror", r"ActorDiedError|RayActorError", "rank_lost", EFFECT, kind="ray"),
     # Echoes
     _sign("core", r"Engine core initialization failed\. See root cause above\. Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", "exited", ECHO, kind="vllm",
-          extract=_exit_codes),
+          extract=exit_codes),
     _sign("workerproc", r"WorkerProc (?:failed to start|initialization failed)", "exited", ECHO, kind="vllm"),
     _sign("scheduler", r"Rank (?P<rank>\d+) scheduler died \(exit code: (?P<exit_code>-?\d+)\)", "exited", ECHO, kind="sglang", extract=_numbers),
     _sign("sigquit", r"Received sigquit from a child process", "exited", ECHO, kind="sglang"),

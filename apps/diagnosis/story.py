@@ -10,9 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-from apps.diagnosis.lines import NOBODY, Origin, Splitter, bars, clean, origin_of, words
+from apps.diagnosis.lines import NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, words
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Milestone, Progress, Reading
@@ -23,15 +24,17 @@ MOST_MILESTONES = 400
 MOST_WARNINGS = 50
 MOST_PROCESSES = 2048
 EVIDENCE = 600  # characters of a line that are kept as evidence
+MEMO_LINES, MEMO_LINE = 4096, 512  # lines that are remembered, and the bytes of the longest of them
 FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Line:
     number: int
     text: str  # without process prefix
     origin: Origin
     rank: int | None
+    bars: tuple[Bar, ...] = ()
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Story:
     signs: dict[int, Suspect] = field(default_factory=dict)  # the first one by strength
     open_sign: tuple[Sign, int, str, int | None, int] | None = None  # sign, line, text so far, rank, lines left
     load: Load = field(default_factory=Load)
-    transfer: Progress | None = None
+    transfer: tuple[str, float, int | None, int | None, str] | None = None  # phase, overall, done, total, unit
     ready: bool = False
     processes: dict[str, int] = field(default_factory=dict)  # Origin.key -> rank, where a line said so
     remote_processes: int = 0
@@ -109,7 +112,7 @@ class Story:
         cause = values.pop("cause", sign.cause) or sign.reason
         if sign.strength in self.signs:
             return
-        self.signs[sign.strength] = Suspect(sign, line_number, shorten(text), rank, values, self.load.phase, sign.reason, cause)
+        self.signs[sign.strength] = Suspect(sign, line_number, shorten(text), rank, values, self.marks.get("traced", self.load.phase), sign.reason, cause)
 
 
 def shorten(text: str) -> str:
@@ -180,6 +183,7 @@ class LogReader:
         self._story = Story()
         self._number = 0
         self._closed = False
+        self._memo: dict[bytes, Prepared | None] = {}  # logs repeat themselves; the same line need not be searched twice
 
     def feed(self, data: bytes) -> None:
         if data:
@@ -192,74 +196,119 @@ class LogReader:
     def reading(self) -> Reading:
         """What is known now. A bar frame that stands whole in a line that has not ended counts already."""
         story = self._story
-        tail = clean(self._splitter.tail)
-        if tail and not self._closed and b"%" in tail and any(bars(tail.decode("utf-8", "replace"))):
-            story = copy.deepcopy(story)
-            _take_line(self._book, story, tail, self._number + 1)
+        tail = self._splitter.tail
+        if tail and not self._closed and b"%" in tail:
+            prepared = prepare(self._book, tail)
+            if prepared is not None and prepared.bars:
+                story = copy.deepcopy(story)
+                _take_line(self._book, story, prepared, self._number + 1)
         return tell(story, self._kind)
 
     def _take(self, lines: Sequence[bytes]) -> None:
-        triggers, story, number = self._book.triggers, self._story, self._number
-        for raw in lines:
-            number += 1
-            found = triggers.intersection(words(raw))
-            if found or b"%" in raw or b"\x1b" in raw or _may_matter(story, raw):
-                _take_line(self._book, story, clean(raw), number)
-        self._number = number
+        memo, story, book = self._memo, self._story, self._book
+        for number, raw in enumerate(lines, self._number + 1):
+            if not raw:
+                continue
+            try:
+                prepared = memo[raw]
+            except KeyError:
+                prepared = prepare(book, raw)
+                if len(raw) <= MEMO_LINE:
+                    if len(memo) >= MEMO_LINES:
+                        memo.clear()
+                    memo[raw] = prepared
+            if prepared is not None:
+                _take_line(book, story, prepared, number)
+            elif story.open_sign is not None:
+                _go_on(story, origin_of(clean(raw).decode("utf-8", "replace"))[1])
+        self._number += len(lines)
 
 
-def _may_matter(story: Story, raw: bytes) -> bool:
-    """Whether a line without any trigger word may still tell something."""
-    return (
-        story.open_sign is not None
-        or (raw[:1] == b" " and "ray_section" in story.marks)
-        or (SUSPECT not in story.signs and (b"Error: " in raw or b"Exception: " in raw))
+@dataclass(slots=True)
+class Prepared:
+    """What a line may tell, found without knowing what came before it."""
+
+    origin: Origin
+    text: str
+    bars: tuple[Bar, ...]
+    rules: tuple[tuple[Rule, re.Match[str]], ...]
+    in_ray_section: tuple[tuple[Rule, re.Match[str]], ...]
+    signs: tuple[tuple[Sign, re.Match[str]], ...]
+    wrapped: tuple[Sign, ...]  # signs that begin here and may go on in the next lines
+    exception: bool
+
+
+def prepare(book: Book, raw: bytes) -> Prepared | None:
+    """Search a line once. None: it tells nothing."""
+    raw = clean(raw)
+    found = book.triggers.intersection(words(raw))
+    frame = b"%" in raw and (b"%|" in raw or b"% Completed" in raw or b"B/s" in raw)
+    exception = b"Error: " in raw or b"Exception: " in raw
+    spaced = raw[:1] == b" "
+    if not (found or frame or exception or spaced):
+        return None
+    origin, text = origin_of(raw.decode("utf-8", "replace"))
+    found_bars = tuple(bars(text)) if frame else ()
+    rules = _matching(book, (b"%|",), text) if found_bars else _matching(book, (b"%",), text) if frame else ()
+    ordered = sorted(found)
+    rules += _matching(book, ordered, text)
+    signs, wrapped = _signs(book, ordered, text)
+    in_section = _matching(book, (b" ",), text) if spaced else ()
+    exception = exception and "WARNING" not in text[:40] and _EXCEPTION.search(text) is not None
+    if not (rules or signs or wrapped or in_section or exception):
+        return None
+    return Prepared(origin, text, found_bars, rules, in_section, signs, wrapped, exception)
+
+
+def _matching(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
+    return tuple(
+        (rule, match) for word in found for rule in book.rules.get(word, ()) if (match := rule.pattern.search(text)) is not None
     )
 
 
-def _take_line(book: Book, story: Story, raw: bytes, number: int) -> None:
-    found = book.triggers.intersection(words(raw))
-    has_bar = b"%" in raw
-    if not (found or has_bar or _may_matter(story, raw)):
-        return
-    origin, text = origin_of(raw.decode("utf-8", "replace"))
-    line = Line(number, text, origin, rank_of(story, origin))
-    if story.open_sign is not None:
-        _go_on(story, text)
-    if has_bar:
-        for rule in book.rules.get(b"%", ()):
-            _apply(rule, story, line)
-    for word in sorted(found):
-        for rule in book.rules.get(word, ()):
-            _apply(rule, story, line)
+def _signs(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[tuple[Sign, re.Match[str]], ...], tuple[Sign, ...]]:
+    matched, wrapped = [], []
+    for word in found:
         for sign in book.signs.get(word, ()):
-            _look_for(sign, story, line)
-    if raw[:1] == b" " and "ray_section" in story.marks:
-        for rule in book.rules.get(b" ", ()):
-            _apply(rule, story, line)
-    if b"Error: " in raw or b"Exception: " in raw:
-        _look_for_exception(story, line)
+            match = sign.pattern.search(text)
+            if match is not None:
+                matched.append((sign, match))
+            elif sign.wrapped and sign.wrapped in text and len(text) < 400:
+                wrapped.append(sign)
+    return tuple(matched), tuple(wrapped)
 
 
-def _apply(rule: Rule, story: Story, line: Line) -> None:
-    match = rule.pattern.search(line.text)
-    if match is None:
-        return
+_VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker")
+
+
+def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> None:
+    line = Line(number, prepared.text, prepared.origin, rank_of(story, prepared.origin), prepared.bars)
+    if story.open_sign is not None:
+        _go_on(story, prepared.text)
+    if prepared.origin.process.startswith(_VLLM_PROCESSES):
+        story.votes["vllm"] += 1
+    for rule, match in prepared.rules:
+        _apply(rule, story, match, line)
+    if prepared.in_ray_section and "ray_section" in story.marks:
+        for rule, match in prepared.in_ray_section:
+            _apply(rule, story, match, line)
+    for sign, match in prepared.signs:
+        if sign.kind:
+            story.votes[sign.kind] += 3
+        if sign.strength not in story.signs:
+            story.suspect(sign, line.number, line.text, line.rank, {**sign.values, **_extracted(sign, match)})
+    if prepared.wrapped and story.open_sign is None:
+        story.open_sign = (prepared.wrapped[0], line.number, line.text, line.rank, FOLLOWING)
+    if prepared.exception and SUSPECT not in story.signs:
+        story.suspect(_GENERIC, line.number, line.text, line.rank, {})
+
+
+def _apply(rule: Rule, story: Story, match: re.Match[str], line: Line) -> None:
     story.votes[rule.kind] += rule.votes
     try:
         rule.act(story, match, line)
     except (ValueError, OverflowError):
         return  # "1.2.3 GiB": figures that are none; such a line tells nothing
-
-
-def _look_for(sign: Sign, story: Story, line: Line) -> None:
-    match = sign.pattern.search(line.text)
-    if match is not None:
-        if sign.kind:
-            story.votes[sign.kind] += 3
-        story.suspect(sign, line.number, line.text, line.rank, {**sign.values, **_extracted(sign, match)})
-    elif sign.wrapped and story.open_sign is None and len(line.text) < 400:
-        story.open_sign = (sign, line.number, line.text, line.rank, FOLLOWING)
 
 
 def _extracted(sign: Sign, match: re.Match[str]) -> dict[str, Any]:
@@ -285,13 +334,6 @@ def _go_on(story: Story, text: str) -> None:
         story.open_sign = (sign, number, whole, rank, left - 1)
 
 
-def _look_for_exception(story: Story, line: Line) -> None:
-    if SUSPECT in story.signs or ("Error" not in line.text and "Exception" not in line.text):
-        return
-    if "WARNING" not in line.text[:40] and _EXCEPTION.search(line.text):
-        story.suspect(_GENERIC, line.number, line.text, line.rank, {})
-
-
 def rank_of(story: Story, origin: Origin) -> int | None:
     """The world rank of the process that printed a line, as far as it is known."""
     if origin is NOBODY:
@@ -312,9 +354,12 @@ def rank_of(story: Story, origin: Origin) -> int | None:
 def tell(story: Story, kind: str = "") -> Reading:
     """The frozen Reading of a story."""
     chosen = kind or _kind(story)
-    failure = _failure(story)
+    failure = _failure(story, chosen)
     facts = dict(story.facts)
-    progress = story.transfer if story.transfer is not None and chosen not in _ENGINES else None
+    progress: Progress | None = None
+    if story.transfer is not None and chosen not in _ENGINES:
+        phase, overall, *rest = story.transfer
+        progress = Progress(phase, round(overall, 4), *rest)
     if progress is None and (chosen in _ENGINES or story.load.overall > 0):
         progress = story.load.progress()
         facts.update(_phase_seconds(story))
@@ -343,11 +388,11 @@ def _kind(story: Story) -> str:
 
 def _phase_seconds(story: Story) -> dict[str, Any]:
     entered = sorted(story.entered.items(), key=lambda item: item[1])
-    spent = {phase: after - begun for (phase, begun), (_, after) in zip(entered, entered[1:], strict=False) if after >= begun}
+    spent = {phase: after - begun for (phase, begun), (_, after) in pairwise(entered) if after >= begun}
     return {"phase_s": spent} if spent else {}
 
 
-def _failure(story: Story) -> Failure | None:
+def _failure(story: Story, kind: str) -> Failure | None:
     real = [strength for strength in story.signs if strength >= ECHO]
     if not real:
         return None
@@ -364,7 +409,8 @@ def _failure(story: Story) -> Failure | None:
         reason = "engine_crashed"
     known = REASONS[reason]
     values["cause"] = found.cause if reason == found.reason else reason
-    values.setdefault("phase", found.phase)
+    if found.phase != "starting" or kind in _ENGINES:
+        values.setdefault("phase", found.phase)
     if strength >= ROOT:
         confidence = "high"
     else:

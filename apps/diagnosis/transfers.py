@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from apps.diagnosis.lines import bars
-from apps.diagnosis.reading import Progress
 from apps.diagnosis.signs import EFFECT, ROOT, Sign, number
 from apps.diagnosis.story import Act, Line, Rule, Story
 
@@ -18,8 +16,8 @@ def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 2) -> Ru
 
 def _advance(story: Story, phase: str, share: float, done: int | None, total: int | None, unit: str) -> None:
     """`overall` never falls, although rsync's own percentage may while it still finds files."""
-    before = story.transfer.overall if story.transfer is not None else 0.0
-    story.transfer = Progress(phase, round(max(before, min(share, 1.0)), 4), done, total, unit)
+    before = story.transfer[1] if story.transfer is not None else 0.0
+    story.transfer = (phase, max(before, min(share, 1.0)), done, total, unit)
 
 
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -27,6 +25,9 @@ _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 def _size(text: str) -> int:
     """Bytes of rsync's figure: "188,743,683", "188.743.683" (other locales) or "1.32G" (with -h)."""
+    plain = text.replace(",", "")
+    if plain.isdigit():
+        return int(plain)
     scale = _SCALES.get(text[-1].upper())
     if scale is not None:
         return round(float(text[:-1].replace(",", ".")) * scale)
@@ -47,11 +48,11 @@ def _rsync_end(story: Story, match: re.Match[str], line: Line) -> None:
     story.fact(done=True)
     story.milestone("copied", line, sent_bytes=_size(match["sent"]))
     before = story.transfer
-    _advance(story, "copied", 1.0, before.done if before else None, before.done if before else None, "bytes")
+    _advance(story, "copied", 1.0, before[2] if before else None, before[2] if before else None, "bytes")
 
 
 def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
-    for bar in bars(line.text):
+    for bar in line.bars:
         if re.search(r"Fetching \d+ files", bar.label):
             story.votes["hf"] += 3
             story.fact(files=[int(bar.done), int(bar.total or 0)])
@@ -61,8 +62,7 @@ def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
             story.votes["hf"] += 1
             name = bar.label.rsplit(" ", 1)[-1]
             story.fact(current={"file": name, "pct": bar.percent, "rate": bar.rate.strip()})
-            if story.transfer is None or story.transfer.unit == "bytes":
-                story.transfer = None if story.transfer is not None and story.transfer.done and bar.done < story.transfer.done else story.transfer
+            if story.transfer is None or story.transfer[4] == "bytes":
                 _advance(story, "fetching", bar.percent / 100, int(bar.done), int(bar.total or 0), "bytes")
 
 
@@ -87,7 +87,8 @@ def _layer(story: Story, match: re.Match[str], line: Line) -> None:
     if match["state"] in _WORDS and identity not in done and len(done) < MOST_LAYERS:
         done.append(identity)
     story.fact(layers=len(seen), done=len(done))
-    _advance(story, "pulling", len(done) / len(seen) if "image_ended" in story.marks or len(done) < len(seen) else 0.99, len(done), len(seen), "layers")
+    # New layers may still be named while the first are done, and the end is said by its own line.
+    _advance(story, "pulling", min(len(done) / max(len(seen), 1), 0.99), len(done), len(seen), "layers")
 
 
 def _pulling(story: Story, match: re.Match[str], line: Line) -> None:
@@ -109,7 +110,7 @@ RULES: tuple[Rule, ...] = (
     _rule("rsync", "%", _FRAME, _rsync_frame, 2),
     _rule("rsync", "received", r"^sent (?P<sent>[\d.,]+[KMGT]?) bytes\s+received [\d.,]+[KMGT]? bytes", _rsync_end, 5),
     _rule("rsync", "rsync", r"^rsync(?: error)?: ", lambda story, match, line: None, 4),
-    _rule("hf", "%", r"%", _hub_bars, 0),
+    _rule("hf", "%|", r"%", _hub_bars, 0),
     _rule("hf", "downloading", r"Downloading '(?P<file>[^']{1,400})' to '", _hub_vote, 4),
     _rule("hf", "download", r"(?:huggingface-cli|hf) download", lambda story, match, line: None, 3),
     _rule("hf", "retry", r"Retry after (?P<seconds>\d{1,6}) seconds", _retry_after, 1),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from apps.diagnosis.lines import bars
 from apps.diagnosis.masking import MASK, mask_text
 from apps.diagnosis.nccl import RULES as NCCL_RULES
 from apps.diagnosis.nccl import SIGNS as NCCL_SIGNS
@@ -17,6 +16,7 @@ from apps.diagnosis.ray import RULES as RAY_RULES
 from apps.diagnosis.ray import SIGNS as RAY_SIGNS
 from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import ENGINE_SIGNS, number
+from apps.diagnosis.signs import exit_codes as _exit_codes
 from apps.diagnosis.story import Act, Book, Line, LogReader, Rule, Story
 
 
@@ -109,7 +109,7 @@ def _world(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _bar(story: Story, match: re.Match[str], line: Line) -> None:
-    for bar in bars(line.text):
+    for bar in line.bars:
         label = bar.label
         if "shards" in label or (label.startswith("Loading") and "loader" in label) or "Model Streamer" in label:
             unit = "bytes" if bar.unit == "bytes" else "shards" if "shards" in label else "tensors" if "Streamer" in label else "files"
@@ -119,7 +119,7 @@ def _bar(story: Story, match: re.Match[str], line: Line) -> None:
             story.enter("loading", line)
             story.load.bar(line.rank, bar, unit=unit)
             story.fact(pct=bar.percent)
-            if "loads_seen" not in story.marks and bar.total is not None and story.load.rank(line.rank).load == 0:
+            if unit in ("shards", "files") and "loads_seen" not in story.marks and bar.total is not None and story.load.rank(line.rank).load == 0:
                 story.fact(shards=[int(bar.done), int(bar.total)])
             story.votes["vllm"] += 1
         elif "apturing" in label and ("CUDA graph" in label or "cudagraph" in label.lower()):
@@ -224,18 +224,35 @@ def _uvicorn(story: Story, match: re.Match[str], line: Line) -> None:
     story.become_ready(line)
 
 
+_TRACED = {"create_weights": "loading", "load_model": "loading", "load_weights": "loading", "profile_run": "profiling",
+           "determine_available_memory": "profiling", "initialize_cache": "profiling", "capture_model": "graphs"}
+
+
+def _traced(story: Story, match: re.Match[str], line: Line) -> None:
+    """A traceback names the phase, even where the log before it is missing."""
+    story.marks["traced"] = _TRACED[match["function"]]
+
+
+def _exits(story: Story, match: re.Match[str], line: Line) -> None:
+    exits = story.marks.setdefault("exits", [])
+    if len(exits) < 32:
+        exits.append(dict(_exit_codes(match)["exit_codes"]))
+    if len(exits) > 1:
+        story.fact(exits=exits)
+
+
 def _harmless(name: str, title: str) -> Act:
     return lambda story, match, line: story.warn(name, title, line)
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("progress", "%", re.compile(r"%"), _bar, 0),
+    Rule("progress", "%|", re.compile(r"%"), _bar, 0),
     _rule("version", r"vLLM API server version v?(?P<version>\d\S*)", _version, 5),
     _rule("version", r"\u2588\s+version (?P<version>\d\S*)", _version, 5),
     _rule("model", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine \(v(?P<version>[^)]+)\)", _version, 5),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine", _engine_config, 5),
-    _rule("headless", r"Launching vLLM \(v(?P<version>[^)]+)\) headless .{0,60}?(?:head node address (?P<head>[\w.:\[\]-]+))?", _headless, 5),
+    _rule("headless", r"Launching vLLM \(v(?P<version>[^)]+)\) headless(?: .{0,60}?head node address (?P<head>[\w.:\[\]-]+))?", _headless, 5),
     _rule("non", r"non-default args: (?P<dump>\{.*)", _arguments, 5),
     _rule("resolved", r"Resolved architecture: (?P<architecture>\w+)", _texts, 2),
     _rule("using", r"Using max model len (?P<max_len>\d+)", _facts, 2),
@@ -266,6 +283,9 @@ RULES: tuple[Rule, ...] = (
     _rule("vllm", r"vLLM is using nccl==(?P<nccl>[\d.]+)", _texts, 3),
     _rule("uvicorn", r"Uvicorn running on https?://\S*?:(?P<port>\d{1,5})\b", _uvicorn, 1),
     _rule("startup", r"Application startup complete", _ready, 2),
+    *(_rule(function, r"line \d+, in (?P<function>" + function + r")\b", _traced, 1) for function in _TRACED),
+    _rule("core", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
+    *(_rule(word, r"", lambda story, match, line: None, 1) for word in ("apiserver", "enginecore", "enginecore_dp0", "worker_tp0", "vllmworker")),
     # Said in every normal start on a Spark.
     _rule("native", r"does not have native support for FP4", _harmless("fp4_weight_only", "FP4 runs weight-only through Marlin; fine, a little slower")),
     _rule("symmmemcommunicator", r"SymmMemCommunicator: .*not (?:supported|available)", _harmless("symm_mem", "Symmetric memory is not used on this GPU; fine")),
