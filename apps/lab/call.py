@@ -134,9 +134,14 @@ async def answer(machine: Machine, reader: asyncio.StreamReader, writer: asyncio
         items = unpack(await reader.readexactly(size))
         pid, cwd, count = int(items[0]), items[1].decode(errors="surrogateescape"), int(items[2])
         argv = [item.decode(errors="surrogateescape") for item in items[3 : 3 + count]]
-        environment = dict(item.decode(errors="surrogateescape").split("=", 1) for item in items[3 + count :] if b"=" in item)
+        environment = dict(
+            item.decode(errors="surrogateescape").split("=", 1) for item in items[3 + count :] if b"=" in item
+        )
         if machine.rewriter is not None:
-            argv = [machine.rewriter.out(word.encode(errors="surrogateescape")).decode(errors="surrogateescape") for word in argv]
+            argv = [
+                machine.rewriter.out(word.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+                for word in argv
+            ]
         call = Call(machine, argv, cwd, environment, pid, reader, writer)
         known = CONTAINER_TOOLS if call.container is not None else TOOLS
         function = known.get(argv[0]) or TOOLS.get(argv[0])

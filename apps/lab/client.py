@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The lab as a library: start it in its own process, and steer it."""
 
 from __future__ import annotations
@@ -57,14 +58,41 @@ class Lab:
         self.control = str(self.about["control"])
 
     @classmethod
-    def start(cls, folder: Path | str, *, factor: float = 35.0, shards: int = 39, redirect: str = "auto", shard_s: float = 18.0, rank_order: str = "01", timeout_s: float = 60.0) -> Lab:
+    def start(
+        cls,
+        folder: Path | str,
+        *,
+        factor: float = 35.0,
+        shards: int = 39,
+        redirect: str = "auto",
+        shard_s: float = 18.0,
+        rank_order: str = "01",
+        timeout_s: float = 60.0,
+    ) -> Lab:
         """Start the lab on `folder` in its own process. `redirect` is mount, rewrite or auto. Raises LabError when it does not come up."""
         folder = Path(folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        given = {"folder": str(folder), "factor": factor, "shards": shards, "redirect": redirect, "shard_s": shard_s, "rank_order": rank_order}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])}
-        log = open(folder / "lab.log", "ab")
-        process = subprocess.Popen([sys.executable, "-m", "apps.lab.daemon", json.dumps(given)], stdout=subprocess.PIPE, stderr=log, env=environment, cwd=folder, stdin=subprocess.DEVNULL)
+        given = {
+            "folder": str(folder),
+            "factor": factor,
+            "shards": shards,
+            "redirect": redirect,
+            "shard_s": shard_s,
+            "rank_order": rank_order,
+        }
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]),
+        }
+        log = (folder / "lab.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "apps.lab.daemon", json.dumps(given)],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+        )
         log.close()
         assert process.stdout is not None
         ready = Waiter(process.stdout, timeout_s).line()
@@ -77,7 +105,10 @@ class Lab:
 
     @property
     def nodes(self) -> dict[str, LabNode]:
-        return {name: LabNode(name, entry["port"], tuple(entry["host_keys"]), tuple(entry["addresses"])) for name, entry in self.about["nodes"].items()}
+        return {
+            name: LabNode(name, entry["port"], tuple(entry["host_keys"]), tuple(entry["addresses"]))
+            for name, entry in self.about["nodes"].items()
+        }
 
     @property
     def redirect(self) -> str:

@@ -65,7 +65,9 @@ class LabWorld(World):
                 await machine.stop()
                 if mode == modes[-1]:
                     raise
-                print(f"lab: no mount namespace here ({error}); paths are rewritten instead", file=sys.stderr, flush=True)
+                print(
+                    f"lab: no mount namespace here ({error}); paths are rewritten instead", file=sys.stderr, flush=True
+                )
 
     async def _moving(self) -> None:
         last = time.monotonic()
@@ -89,10 +91,25 @@ class LabWorld(World):
         assert node.machine is not None
         figures.write_fixed(node, node.machine.files)
         for name, description in systemd.STANDARD:
-            node.units[name] = Unit(name, description, enabled="enabled" if not name.startswith("systemd-j") else "static", since=node.booted, fragment=f"/usr/lib/systemd/system/{name}",
-                                    pid=800 + len(node.units) * 37)
+            node.units[name] = Unit(
+                name,
+                description,
+                enabled="enabled" if not name.startswith("systemd-j") else "static",
+                since=node.booted,
+                fragment=f"/usr/lib/systemd/system/{name}",
+                pid=800 + len(node.units) * 37,
+            )
         for seed in node.seed.units:
-            node.units[seed.name] = Unit(seed.name, seed.description, seed.exec_start, "enabled", "inactive", "dead", seed, fragment=f"/etc/systemd/system/{seed.name}")
+            node.units[seed.name] = Unit(
+                seed.name,
+                seed.description,
+                seed.exec_start,
+                "enabled",
+                "inactive",
+                "dead",
+                seed,
+                fragment=f"/etc/systemd/system/{seed.name}",
+            )
         await self.start_units(node, ready=True)
         for claim in node.claims.values():
             claim.held = claim.target
@@ -104,8 +121,13 @@ class LabWorld(World):
                 await systemd.start_unit(node, unit, ready=ready)
         if ready:
             for _ in range(500):
-                wanted = [unit.seed.container for unit in node.units.values() if unit.seed is not None and unit.seed.container]
-                if all(name in node.containers and node.containers[name].engines and node.containers[name].engines[0].ready for name in wanted):
+                wanted = [
+                    unit.seed.container for unit in node.units.values() if unit.seed is not None and unit.seed.container
+                ]
+                if all(
+                    name in node.containers and node.containers[name].engines and node.containers[name].engines[0].ready
+                    for name in wanted
+                ):
                     return
                 await asyncio.sleep(0.01)
 
@@ -140,15 +162,15 @@ class LabWorld(World):
         await self._halt(node)
         await asyncio.sleep(max(1.0, 75 / self.factor))
         node.booted, node.boot_id = time.time(), str(uuid.uuid4())
-        for name in ("host-key-changed",):
-            node.faults.pop(name, None) if name == "" else None
         containers = node.containers
         node.begin()
         node.containers = containers
         node.cache_gib = 2.5
         assert node.machine is not None
         for entry in (node.root / "tmp").iterdir():
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink(missing_ok=True)
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink(
+                missing_ok=True
+            )
         figures.write_fixed(node, node.machine.files)
         figures.write_moving(node, node.machine.files)
         await node.machine.boot()
@@ -206,7 +228,11 @@ class LabWorld(World):
             door.drop()
         elif name == "unit-revives":
             for unit in node.units.values():
-                if unit.seed is not None and unit.active == "inactive" and value in ("", unit.name, unit.name.removesuffix(".service")):
+                if (
+                    unit.seed is not None
+                    and unit.active == "inactive"
+                    and value in ("", unit.name, unit.name.removesuffix(".service"))
+                ):
                     self.spawn(systemd.revive(node, unit))
 
     async def _cut(self, node: Node, door: Door, seconds: float) -> None:
@@ -227,14 +253,36 @@ class LabWorld(World):
 
     def state(self) -> dict[str, Any]:
         return {
-            "redirect": self.redirect, "factor": self.factor, "shards": self.shards, "shard_s": self.shard_s,
-            "nodes": {node.name: {
-                "port": self.doors[node.name].port, "boot_id": node.boot_id, "uptime_s": node.uptime, "used_gib": round(node.used_gib, 2), "free_gib": round(node.free_gib, 2),
-                "cache_gib": round(node.cache_gib, 2), "claims": {key: [round(c.held, 2), round(c.target, 2)] for key, c in node.claims.items()},
-                "containers": {c.name: {"state": c.state, "exit_code": c.exit_code, "image": c.image.repository, "ready": any(e.ready for e in c.engines)} for c in node.containers.values()},
-                "units": {u.name: [u.active, u.sub, u.enabled] for u in node.units.values() if u.seed is not None}, "listeners": sorted(node.listeners), "faults": node.faults,
-                "processes": {p.pid: p.title for p in node.processes.values()}, "host_keys": self.doors[node.name].fingerprints(),
-            } for node in self.nodes.values()},
+            "redirect": self.redirect,
+            "factor": self.factor,
+            "shards": self.shards,
+            "shard_s": self.shard_s,
+            "nodes": {
+                node.name: {
+                    "port": self.doors[node.name].port,
+                    "boot_id": node.boot_id,
+                    "uptime_s": node.uptime,
+                    "used_gib": round(node.used_gib, 2),
+                    "free_gib": round(node.free_gib, 2),
+                    "cache_gib": round(node.cache_gib, 2),
+                    "claims": {key: [round(c.held, 2), round(c.target, 2)] for key, c in node.claims.items()},
+                    "containers": {
+                        c.name: {
+                            "state": c.state,
+                            "exit_code": c.exit_code,
+                            "image": c.image.repository,
+                            "ready": any(e.ready for e in c.engines),
+                        }
+                        for c in node.containers.values()
+                    },
+                    "units": {u.name: [u.active, u.sub, u.enabled] for u in node.units.values() if u.seed is not None},
+                    "listeners": sorted(node.listeners),
+                    "faults": node.faults,
+                    "processes": {p.pid: p.title for p in node.processes.values()},
+                    "host_keys": self.doors[node.name].fingerprints(),
+                }
+                for node in self.nodes.values()
+            },
         }
 
 
@@ -282,7 +330,9 @@ class Control:
                 world.shards = int(asked["shards"])
                 for node in world.nodes.values():
                     shutil.rmtree(node.root / "models" / scene.MODEL, ignore_errors=True)
-                    figures.write_model(node.root / "models", scene.MODEL, world.shards, scene.MODEL_BYTES, dict(scene.MODEL_CONFIG))
+                    figures.write_model(
+                        node.root / "models", scene.MODEL, world.shards, scene.MODEL_BYTES, dict(scene.MODEL_CONFIG)
+                    )
             return None
         nodes = list(world.nodes.values()) if asked.get("node") in (None, "", "all") else [world.nodes[asked["node"]]]
         for node in nodes:
@@ -300,7 +350,11 @@ class Control:
                     node.authorized.append(key)
                 (node.folder / "authorized").write_text("\n".join(node.authorized) + "\n")
             elif do == "remove-image":
-                node.images = [image for image in node.images if asked["image"] not in (image.repository, f"{image.repository}:{image.tag}")]
+                node.images = [
+                    image
+                    for image in node.images
+                    if asked["image"] not in (image.repository, f"{image.repository}:{image.tag}")
+                ]
             else:
                 raise KeyError(do)
         return None
@@ -309,7 +363,7 @@ class Control:
 async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shard_s: float, rank_order: str) -> int:
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    lock = open(folder / "lock", "w")
+    lock = open(folder / "lock", "w")  # noqa: SIM115 (held until the end)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -318,8 +372,13 @@ async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shar
     sweep(folder)
     ports: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, KeyError):
-        ports = {name: int(entry["port"]) for name, entry in json.loads((folder / "lab.json").read_text())["nodes"].items()}
-    world, ending = LabWorld(folder, factor=factor, shards=shards, shard_s=shard_s, rank_order=rank_order), asyncio.Event()
+        ports = {
+            name: int(entry["port"]) for name, entry in json.loads((folder / "lab.json").read_text())["nodes"].items()
+        }
+    world, ending = (
+        LabWorld(folder, factor=factor, shards=shards, shard_s=shard_s, rank_order=rank_order),
+        asyncio.Event(),
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
@@ -330,12 +389,35 @@ async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shar
         control = str(machine.runtime / "control")
         server = await asyncio.start_unix_server(Control(world, ending).serve, path=control)
         os.chmod(control, 0o600)
-        body = {"pid": os.getpid(), "control": control, "redirect": world.redirect, "factor": factor, "user": "aurora",
-                "nodes": {name: {"address": "127.0.0.1", "port": door.port, "host_keys": door.fingerprints(), "addresses": world.nodes[name].seed.addresses} for name, door in world.doors.items()}}
+        body = {
+            "pid": os.getpid(),
+            "control": control,
+            "redirect": world.redirect,
+            "factor": factor,
+            "user": "aurora",
+            "nodes": {
+                name: {
+                    "address": "127.0.0.1",
+                    "port": door.port,
+                    "host_keys": door.fingerprints(),
+                    "addresses": world.nodes[name].seed.addresses,
+                }
+                for name, door in world.doors.items()
+            },
+        }
         written = folder / "lab.json.new"
         written.write_text(json.dumps(body, indent=2) + "\n")
         written.replace(folder / "lab.json")
-        print(json.dumps({"lab": str(folder), "redirect": world.redirect, "ports": {name: door.port for name, door in world.doors.items()}}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "lab": str(folder),
+                    "redirect": world.redirect,
+                    "ports": {name: door.port for name, door in world.doors.items()},
+                }
+            ),
+            flush=True,
+        )
         await ending.wait()
         server.close()
     finally:
@@ -347,8 +429,16 @@ async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shar
 def main(words: list[str]) -> int:
     """python -m apps.lab.daemon '{"folder": …}'"""
     given = json.loads(words[0])
-    return asyncio.run(serve(Path(given["folder"]), factor=float(given.get("factor", 35)), shards=int(given.get("shards", 39)), redirect=given.get("redirect", "auto"),
-                             shard_s=float(given.get("shard_s", 18)), rank_order=str(given.get("rank_order", "01"))))
+    return asyncio.run(
+        serve(
+            Path(given["folder"]),
+            factor=float(given.get("factor", 35)),
+            shards=int(given.get("shards", 39)),
+            redirect=given.get("redirect", "auto"),
+            shard_s=float(given.get("shard_s", 18)),
+            rank_order=str(given.get("rank_order", "01")),
+        )
+    )
 
 
 if __name__ == "__main__":

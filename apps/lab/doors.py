@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The SSH servers: one loopback port per node, real host keys, exec, sftp and direct-tcpip, and the faults of a door.
 
 Every connection passes a small relay in front of the SSH server, so that a cut, a silence or a late banner can be played on a
@@ -34,12 +35,19 @@ def load_keys(folder: Path) -> list[SSHKey]:
     for kind, name in (("ssh-ed25519", "ed25519"), ("ssh-rsa", "rsa")):
         path = folder / f"ssh_host_{name}_key"
         if not path.exists():
-            key = asyncssh.generate_private_key(kind, comment="root@spark", **({"key_size": 3072} if kind == "ssh-rsa" else {}))
+            key = asyncssh.generate_private_key(
+                kind, comment="root@spark", **({"key_size": 3072} if kind == "ssh-rsa" else {})
+            )
             path.write_bytes(key.export_private_key())
             path.chmod(0o600)
             path.with_suffix(".pub").write_bytes(key.export_public_key())
         keys.append(asyncssh.read_private_key(str(path)))
     return keys
+
+
+async def first(*waited: asyncio.Future[Any]) -> None:
+    """Returns when the first of them is done, whatever came of it."""
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
 
 
 class Visitor(asyncssh.SSHServer):
@@ -90,8 +98,14 @@ class Door:
         self._flows.set()
 
     def fingerprints(self) -> list[dict[str, str]]:
-        return [{"type": key.get_algorithm(), "sha256": key.get_fingerprint("sha256"), "public": key.export_public_key().decode().strip()}
-                for key in self.keys]
+        return [
+            {
+                "type": key.get_algorithm(),
+                "sha256": key.get_fingerprint("sha256"),
+                "public": key.export_public_key().decode().strip(),
+            }
+            for key in self.keys
+        ]
 
     # the port
 
@@ -189,9 +203,19 @@ class Door:
             keys = self.other_keys
         with contextlib.suppress(OSError, asyncssh.Error):
             await asyncssh.run_server(
-                server, server_factory=lambda: Visitor(self), server_host_keys=keys, process_factory=self._process, encoding=None,
-                sftp_factory=lambda channel: Files(channel, self), allow_scp=False, server_version="OpenSSH_9.6p1 Ubuntu-3ubuntu13.14",
-                keepalive_interval=0, login_timeout=120, agent_forwarding=False, x11_forwarding=False, compression_algs=None,
+                server,
+                server_factory=lambda: Visitor(self),
+                server_host_keys=keys,
+                process_factory=self._process,
+                encoding=None,
+                sftp_factory=lambda channel: Files(channel, self),
+                allow_scp=False,
+                server_version="OpenSSH_9.6p1 Ubuntu-3ubuntu13.14",
+                keepalive_interval=0,
+                login_timeout=120,
+                agent_forwarding=False,
+                x11_forwarding=False,
+                compression_algs=None,
             )
 
     # going on to other addresses
@@ -214,8 +238,11 @@ class Door:
             assert connection is not None
             return connection.forward_connection("127.0.0.1", door.port)
         listener = target.listeners.get(port)
-        if listener is None or (host not in (listener.address, "localhost") and listener.address not in ("0.0.0.0", "*")
-                                and not (listener.address == "127.0.0.1" and host in ("::1", target.name))):
+        if listener is None or (
+            host not in (listener.address, "localhost")
+            and listener.address not in ("0.0.0.0", "*")
+            and not (listener.address == "127.0.0.1" and host in ("::1", target.name))
+        ):
             raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, "Connection refused")
         serve = listener.serve
 
@@ -238,9 +265,16 @@ class Door:
         peer = process.get_extra_info("peername") or ("10.1.230.20", 50000)
         machine = self.machine
         return {
-            "HOME": machine.home, "USER": "aurora", "LOGNAME": "aurora", "SHELL": "/bin/bash",
-            "PATH": f"{machine.bin}" if machine.mode == "rewrite" else "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "LANG": "C.UTF-8", "TMPDIR": "/tmp" if machine.mode == "mount" else str(self.node.root / "tmp"), "MOTD_SHOWN": "pam",
+            "HOME": machine.home,
+            "USER": "aurora",
+            "LOGNAME": "aurora",
+            "SHELL": "/bin/bash",
+            "PATH": f"{machine.bin}"
+            if machine.mode == "rewrite"
+            else "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp" if machine.mode == "mount" else str(self.node.root / "tmp"),
+            "MOTD_SHOWN": "pam",
             "SSH_CONNECTION": f"10.1.230.20 {peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 50000} {self.node.seed.addresses[0]} 22",
         }
 
@@ -256,18 +290,24 @@ class Door:
         machine, rewriter = self.machine, self.machine.rewriter
         command = process.command
         term = process.get_terminal_type()
-        words = ["-bash"] if command is None else ["bash", "-c", command if rewriter is None else rewriter.into(command.encode()).decode()]
+        words = (
+            ["-bash"]
+            if command is None
+            else ["bash", "-c", command if rewriter is None else rewriter.into(command.encode()).decode()]
+        )
         if "banner" in self.node.faults:
             process.stdout.write(NOISE.encode())
         shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
         environment = self.environment(process)
         if term:
-            await self._terminal(process, shell, words, {**environment, "TERM": term, "PS1": f"aurora@{self.node.name}:\\w$ "})
+            await self._terminal(
+                process, shell, words, {**environment, "TERM": term, "PS1": f"aurora@{self.node.name}:\\w$ "}
+            )
             return
         pipes = [os.pipe() for _ in range(3)]
         theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
         try:
-            pid, ended = await machine.spawn([shell], environment, machine.home, theirs, words=words)
+            _, ended = await machine.spawn([shell], environment, machine.home, theirs, words=words)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
@@ -275,16 +315,20 @@ class Door:
         into = Stream(rewriter, inwards=True) if rewriter is not None and of_script else None
         feeding = asyncio.create_task(self._feed(process, pipes[0][1], into))
         outs = [
-            asyncio.create_task(self._drain(pipes[1][0], process.stdout, Stream(rewriter, inwards=False) if rewriter else None)),
-            asyncio.create_task(self._drain(pipes[2][0], process.stderr, Stream(rewriter, inwards=False) if rewriter else None)),
+            asyncio.create_task(
+                self._drain(pipes[1][0], process.stdout, Stream(rewriter, inwards=False) if rewriter else None)
+            ),
+            asyncio.create_task(
+                self._drain(pipes[2][0], process.stderr, Stream(rewriter, inwards=False) if rewriter else None)
+            ),
         ]
         closing = asyncio.create_task(process.wait_closed())
         try:
             both = asyncio.gather(*outs)
-            await asyncio.wait([both, closing], return_when=asyncio.FIRST_COMPLETED)
+            await first(both, closing)
             if closing.done():
                 return
-            await asyncio.wait([ended, closing], return_when=asyncio.FIRST_COMPLETED)
+            await first(ended, closing)
             if not ended.done():
                 return
             code = ended.result()
@@ -302,7 +346,9 @@ class Door:
         loop = asyncio.get_running_loop()
         transport = None
         try:
-            transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", buffering=0))
+            transport, protocol = await loop.connect_write_pipe(
+                asyncio.streams.FlowControlMixin, os.fdopen(descriptor, "wb", buffering=0)
+            )
             writer = asyncio.StreamWriter(transport, protocol, None, loop)
             while True:
                 data = await process.stdin.read(65536)
@@ -321,7 +367,9 @@ class Door:
     async def _drain(self, descriptor: int, target: Any, out: Stream | None) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0))
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+        )
         try:
             while True:
                 data = await reader.read(65536)
@@ -334,10 +382,14 @@ class Door:
         finally:
             transport.close()
 
-    async def _terminal(self, process: asyncssh.SSHServerProcess[bytes], shell: str, words: list[str], environment: dict[str, str]) -> None:
+    async def _terminal(
+        self, process: asyncssh.SSHServerProcess[bytes], shell: str, words: list[str], environment: dict[str, str]
+    ) -> None:
         master, slave = os.openpty()
         try:
-            pid, ended = await self.machine.spawn([shell], environment, self.machine.home, [slave, slave, slave], words=words, tty=True)
+            pid, ended = await self.machine.spawn(
+                [shell], environment, self.machine.home, [slave, slave, slave], words=words, tty=True
+            )
         finally:
             os.close(slave)
         copy = os.dup(master)
@@ -345,7 +397,7 @@ class Door:
         reading = asyncio.create_task(self._drain(master, process.stdout, None))
         closing = asyncio.create_task(process.wait_closed())
         try:
-            await asyncio.wait([ended, closing], return_when=asyncio.FIRST_COMPLETED)
+            await first(ended, closing)
             if not ended.done():
                 self.machine.signal(pid, signal.SIGHUP)
                 return
@@ -384,7 +436,7 @@ class Files(asyncssh.SFTPServer):
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().open(path, pflags, attrs)
 
-    def write(self, file_obj: object, offset: int, data: bytes) -> int:
+    def write(self, file_obj: object, offset: int, data: bytes) -> Any:
         if "disk-full" in self.door.node.faults:
             raise OSError(errno.ENOSPC, "No space left on device")
         rewriter = self.door.machine.rewriter

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Files of a node through which a script looks at the machine: /proc figures, /sys/class, /etc."""
 
 from __future__ import annotations
@@ -45,11 +46,32 @@ def meminfo(node: Node) -> dict[str, int]:
     free, available, cache = int(node.free_gib * kib), int(node.available_gib * kib), int(node.cache_gib * kib)
     system = int(node.claims["system"].held * kib) if "system" in node.claims else 0
     return {
-        "MemTotal": MEM_TOTAL_KB, "MemFree": free, "MemAvailable": available, "Buffers": 63156, "Cached": max(0, cache - 63156), "SwapCached": 0,
-        "Active": int(system * 0.4), "Inactive": int(cache * 0.7), "SwapTotal": 16777212, "SwapFree": 16777212, "Dirty": 412, "Writeback": 0,
-        "AnonPages": int(system * 0.7), "Mapped": 2110244, "Shmem": 187392, "KReclaimable": 712000, "Slab": 1535520, "SReclaimable": 712000,
-        "SUnreclaim": 823520, "KernelStack": 36032, "PageTables": 190164, "CmaTotal": 131072, "CmaFree": 69320, "HugePages_Total": 0,
-        "HugePages_Free": 0, "Hugepagesize": 2048,
+        "MemTotal": MEM_TOTAL_KB,
+        "MemFree": free,
+        "MemAvailable": available,
+        "Buffers": 63156,
+        "Cached": max(0, cache - 63156),
+        "SwapCached": 0,
+        "Active": int(system * 0.4),
+        "Inactive": int(cache * 0.7),
+        "SwapTotal": 16777212,
+        "SwapFree": 16777212,
+        "Dirty": 412,
+        "Writeback": 0,
+        "AnonPages": int(system * 0.7),
+        "Mapped": 2110244,
+        "Shmem": 187392,
+        "KReclaimable": 712000,
+        "Slab": 1535520,
+        "SReclaimable": 712000,
+        "SUnreclaim": 823520,
+        "KernelStack": 36032,
+        "PageTables": 190164,
+        "CmaTotal": 131072,
+        "CmaFree": 69320,
+        "HugePages_Total": 0,
+        "HugePages_Free": 0,
+        "Hugepagesize": 2048,
     }
 
 
@@ -71,15 +93,22 @@ def write_fixed(node: Node, files: Path) -> None:
     put(files / "boot_id", f"{node.boot_id}\n")
     put(files / "osrelease", f"{KERNEL}\n")
     put(files / "ostype", "Linux\n")
-    put(files / "version", f"Linux version {KERNEL} (buildd@bos03-arm64-054) (aarch64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0, "
-                           "GNU ld (GNU Binutils for Ubuntu) 2.42) #15-Ubuntu SMP PREEMPT_DYNAMIC\n")
+    put(
+        files / "version",
+        f"Linux version {KERNEL} (buildd@bos03-arm64-054) (aarch64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0, "
+        "GNU ld (GNU Binutils for Ubuntu) 2.42) #15-Ubuntu SMP PREEMPT_DYNAMIC\n",
+    )
     cpu = "".join(
         f"processor\t: {number}\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics sve sve2 i8mm bf16\n"
         f"CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {'0xd85' if number % 10 >= 5 else '0xd87'}\nCPU revision\t: 1\n\n"
-        for number in range(20))
+        for number in range(20)
+    )
     put(files / "cpuinfo", cpu)
-    put(files / "modules", "nvidia_uvm 1769472 4 - Live 0x0000000000000000\nnvidia 14385152 89 nvidia_uvm, Live 0x0000000000000000\n"
-                           "mlx5_ib 475136 0 - Live 0x0000000000000000\nmlx5_core 2293760 1 mlx5_ib, Live 0x0000000000000000\n")
+    put(
+        files / "modules",
+        "nvidia_uvm 1769472 4 - Live 0x0000000000000000\nnvidia 14385152 89 nvidia_uvm, Live 0x0000000000000000\n"
+        "mlx5_ib 475136 0 - Live 0x0000000000000000\nmlx5_core 2293760 1 mlx5_ib, Live 0x0000000000000000\n",
+    )
 
 
 def write_moving(node: Node, files: Path) -> None:
@@ -90,8 +119,18 @@ def write_moving(node: Node, files: Path) -> None:
     put(files / "loadavg", f"{one:.2f} {five:.2f} {fifteen:.2f} 2/1184 48213\n", width=48)
     ticks = int(node.uptime * 100)
     rows = [f"cpu  {ticks} 0 {ticks // 3} {ticks * 18} {ticks // 50} 0 {ticks // 90} 0 0 0"]
-    rows += [f"cpu{number} {ticks // 20} 0 {ticks // 60} {ticks * 18 // 20} {ticks // 1000} 0 {ticks // 1800} 0 0 0" for number in range(20)]
-    rows += ["intr 0", f"ctxt {ticks * 40}", f"btime {int(node.booted)}", f"processes {ticks // 10}", "procs_running 2", "procs_blocked 0"]
+    rows += [
+        f"cpu{number} {ticks // 20} 0 {ticks // 60} {ticks * 18 // 20} {ticks // 1000} 0 {ticks // 1800} 0 0 0"
+        for number in range(20)
+    ]
+    rows += [
+        "intr 0",
+        f"ctxt {ticks * 40}",
+        f"btime {int(node.booted)}",
+        f"processes {ticks // 10}",
+        "procs_running 2",
+        "procs_blocked 0",
+    ]
     put(files / "stat", "\n".join(rows) + "\n", width=2600)
 
 
@@ -115,17 +154,30 @@ def write_etc(node: Node) -> None:
     etc = node.root / "etc"
     home = node.machine.home if node.machine else "/home/aurora"
     text(etc / "os-release", OS_RELEASE)
-    text(etc / "lsb-release", 'DISTRIB_ID=Ubuntu\nDISTRIB_RELEASE=24.04\nDISTRIB_CODENAME=noble\nDISTRIB_DESCRIPTION="Ubuntu 24.04.3 LTS"\n')
-    text(etc / "dgx-release", 'DGX_NAME="DGX Spark"\nDGX_PRETTY_NAME="NVIDIA DGX Spark"\nDGX_SWBUILD_DATE="2025-09-10-13-50-03"\nDGX_SWBUILD_VERSION="7.2.3"\n'
-                              f'DGX_PLATFORM="DGX Server for P4242"\nDGX_SERIAL_NUMBER="{node.seed.serial}"\n')
+    text(
+        etc / "lsb-release",
+        'DISTRIB_ID=Ubuntu\nDISTRIB_RELEASE=24.04\nDISTRIB_CODENAME=noble\nDISTRIB_DESCRIPTION="Ubuntu 24.04.3 LTS"\n',
+    )
+    text(
+        etc / "dgx-release",
+        'DGX_NAME="DGX Spark"\nDGX_PRETTY_NAME="NVIDIA DGX Spark"\nDGX_SWBUILD_DATE="2025-09-10-13-50-03"\nDGX_SWBUILD_VERSION="7.2.3"\n'
+        f'DGX_PLATFORM="DGX Server for P4242"\nDGX_SERIAL_NUMBER="{node.seed.serial}"\n',
+    )
     text(etc / "hostname", node.name + "\n")
-    text(etc / "hosts", f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n" + "".join(f"{ip} {name}\n" for name, ip in scene.KNOWN_NAMES.items()))
+    text(
+        etc / "hosts",
+        f"127.0.0.1 localhost\n127.0.1.1 {node.name}\n"
+        + "".join(f"{ip} {name}\n" for name, ip in scene.KNOWN_NAMES.items()),
+    )
     text(etc / "machine-id", hashlib.md5(node.name.encode()).hexdigest() + "\n")
     text(etc / "passwd", PASSWD.format(home=home))
     text(etc / "group", GROUP)
     text(etc / "nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n")
     text(etc / "timezone", "Etc/UTC\n")
-    text(etc / "docker/daemon.json", json.dumps({"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}, indent=4) + "\n")
+    text(
+        etc / "docker/daemon.json",
+        json.dumps({"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}, indent=4) + "\n",
+    )
 
 
 def write_sys(node: Node) -> None:
@@ -153,8 +205,14 @@ def write_sys(node: Node) -> None:
         text(place / "operstate", f"{state}\n")
         text(place / "address", "00:00:00:00:00:00\n" if name == "lo" else "02:42:ac:11:00:02\n")
     for place in (base / "class/dmi/id", base / "devices/virtual/dmi/id"):
-        for name, value in (("product_name", "NVIDIA_DGX_Spark"), ("sys_vendor", "NVIDIA"), ("board_name", "P4242"), ("bios_version", "5.36_0ACUM018"),
-                            ("product_family", "DGX Spark"), ("chassis_vendor", "NVIDIA")):
+        for name, value in (
+            ("product_name", "NVIDIA_DGX_Spark"),
+            ("sys_vendor", "NVIDIA"),
+            ("board_name", "P4242"),
+            ("bios_version", "5.36_0ACUM018"),
+            ("product_family", "DGX Spark"),
+            ("chassis_vendor", "NVIDIA"),
+        ):
             text(place / name, value + "\n")
     (base / "fs/cgroup").mkdir(parents=True, exist_ok=True)
     text(base / "fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
@@ -171,7 +229,9 @@ def hca_files(place: Path, card: scene.Card) -> None:
     kinds = ["IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2"]
     if card.up:
         parts = card.mac.split(":")
-        local = f"fe80:0000:0000:0000:{int(parts[0], 16) ^ 2:02x}{parts[1]}:{parts[2]}ff:fe{parts[3]}:{parts[4]}{parts[5]}"
+        local = (
+            f"fe80:0000:0000:0000:{int(parts[0], 16) ^ 2:02x}{parts[1]}:{parts[2]}ff:fe{parts[3]}:{parts[4]}{parts[5]}"
+        )
         octets = [int(word) for word in card.address.split(".")]
         mapped = f"0000:0000:0000:0000:0000:ffff:{octets[0]:02x}{octets[1]:02x}:{octets[2]:02x}{octets[3]:02x}"
         gids[:4] = [local, local, mapped, mapped]
@@ -197,15 +257,32 @@ def write_model(folder: Path, name: str, shards: int, total: int, config: dict[s
         file = f"model-{number:05d}-of-{shards:05d}.safetensors"
         size = each if number < shards else total - each * (shards - 1)
         with open(place / file, "wb") as out:
-            header = json.dumps({"__metadata__": {"format": "pt"}, f"model.layers.{number}.weight": {
-                "dtype": "F8_E4M3", "shape": [size - 4096], "data_offsets": [0, size - 4096]}}).encode()
+            header = json.dumps(
+                {
+                    "__metadata__": {"format": "pt"},
+                    f"model.layers.{number}.weight": {
+                        "dtype": "F8_E4M3",
+                        "shape": [size - 4096],
+                        "data_offsets": [0, size - 4096],
+                    },
+                }
+            ).encode()
             header += b" " * (4096 - 8 - len(header))
             out.write(len(header).to_bytes(8, "little") + header)
             out.truncate(size)
         weights[f"model.layers.{number}.weight"] = file
-    text(place / "model.safetensors.index.json", json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2) + "\n")
-    text(place / "tokenizer_config.json", json.dumps({"tokenizer_class": "Qwen2Tokenizer", "chat_template": "{{ messages }}"}) + "\n")
-    text(place / "tokenizer.json", json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}) + "\n")
+    text(
+        place / "model.safetensors.index.json",
+        json.dumps({"metadata": {"total_size": total}, "weight_map": weights}, indent=2) + "\n",
+    )
+    text(
+        place / "tokenizer_config.json",
+        json.dumps({"tokenizer_class": "Qwen2Tokenizer", "chat_template": "{{ messages }}"}) + "\n",
+    )
+    text(
+        place / "tokenizer.json",
+        json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}) + "\n",
+    )
     text(place / "generation_config.json", json.dumps({"temperature": 0.6, "top_p": 0.95, "top_k": 20}) + "\n")
 
 
@@ -226,14 +303,18 @@ def write_files(node: Node, shards: int) -> None:
     for unit in node.seed.units:
         ask = f"ExecStartPre=-/usr/bin/docker rm -f {unit.container}\n" if unit.container else ""
         stop = f"ExecStop=/usr/bin/docker stop {unit.container}\n" if unit.container else ""
-        text(node.root / f"etc/systemd/system/{unit.name}",
-             f"[Unit]\nDescription={unit.description}\nAfter=docker.service network-online.target\nRequires=docker.service\n\n[Service]\n{ask}"
-             f"ExecStart={unit.exec_start}\n{stop}Restart=always\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n")
-        if unit.container:
+        text(
+            node.root / f"etc/systemd/system/{unit.name}",
+            f"[Unit]\nDescription={unit.description}\nAfter=docker.service network-online.target\nRequires=docker.service\n\n[Service]\n{ask}"
+            f"ExecStart={unit.exec_start}\n{stop}Restart=always\nRestartSec=10\n\n[Install]\nWantedBy=multi-user.target\n",
+        )
+        if unit.exec_start.endswith(".sh"):
             words = " ".join(unit.arguments)
-            text(node.root / unit.exec_start.lstrip("/"),
-                 f"#!/bin/bash\n# started by {unit.name}\nexec docker run --rm --name {unit.container} --gpus all --network host --ipc host \\\n"
-                 f"  -v /models:/models vllm-node \\\n  {words}\n")
+            text(
+                node.root / unit.exec_start.lstrip("/"),
+                f"#!/bin/bash\n# started by {unit.name}\nexec docker run --rm --name {unit.container} --gpus all --network host --ipc host \\\n"
+                f"  -v /models:/models vllm-node \\\n  {words}\n",
+            )
             os.chmod(node.root / unit.exec_start.lstrip("/"), 0o755)
     if node.seed.units:
         text(node.root / "opt/vllm/proxy.py", "# forwards /v1 to 8000, /embed to 8001 and /rerank to 8002\n")

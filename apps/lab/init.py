@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The first process of a pretend node: it starts what the SSH server asks for, reaps it, and takes all of it along when it ends.
 
 Run as a script with nothing but the standard library. With `mount` it is PID 1 of fresh mount, pid, network, uts and ipc
@@ -58,7 +59,12 @@ def build_root(root: str, runtime: str, files: str) -> None:
         with open(f"{root}/dev/{name}", "w"):
             pass
         bind(f"/dev/{name}", f"{root}/dev/{name}")
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")):
+    for name, target in (
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+    ):
         os.symlink(target, f"{root}/dev/{name}")
     os.makedirs(f"{root}/dev/shm")
     os.makedirs(f"{root}/dev/infiniband")
@@ -136,6 +142,17 @@ def start(asked: dict[str, Any], descriptors: list[int], mode: str) -> int:
     os._exit(127)
 
 
+def show_cgroup(pid: int, text: str) -> None:
+    """Let /proc/PID/cgroup of a process say where the real machine would have it. Fails silently: it is a nicety."""
+    path = f"/run/lab/cgroup-{pid}"
+    try:
+        with open(path, "w") as out:
+            out.write(text)
+        libc.mount(path.encode(), f"/proc/{pid}/cgroup".encode(), None, 4096, None)  # MS_BIND
+    except OSError:
+        pass
+
+
 def descendants(mark: str) -> list[int]:
     """Processes that carry this node's mark in their environment, or that descend from us."""
     found, parents = [], {}
@@ -191,13 +208,13 @@ def serve(door: socket.socket, mode: str, mark: str) -> None:
     signal.set_wakeup_fd(wake_write)
     ids: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([door, wake_read], [], [])
+        ready, _, _ = select.select([door.fileno(), wake_read], [], [])
         if wake_read in ready:
             try:
                 os.read(wake_read, 4096)
             except BlockingIOError:
                 pass
-        if door in ready:
+        if door.fileno() in ready:
             data, ancillary, _, _ = door.recvmsg(1 << 20, socket.CMSG_SPACE(16 * 4))
             if not data:
                 return
@@ -211,6 +228,8 @@ def serve(door: socket.socket, mode: str, mark: str) -> None:
             if asked["op"] == "spawn":
                 pid = start(asked, descriptors, mode)
                 ids[pid] = asked["id"]
+                if asked.get("cgroup") and mode == "mount":
+                    show_cgroup(pid, asked["cgroup"])
                 door.send(json.dumps({"id": asked["id"], "pid": pid}).encode())
             elif asked["op"] == "signal":
                 try:
@@ -235,7 +254,9 @@ def main() -> None:
     given = json.loads(sys.argv[1])
     door = socket.socket(fileno=given["fd"])
     mode, mark = given["mode"], given["mark"]
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) if mode == "mount" else libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) if mode == "mount" else libc.prctl(
+        PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
+    )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The part of a pretend node that is real: its root folder, its first process, and the door its stand-ins knock at."""
 
 from __future__ import annotations
@@ -16,17 +17,119 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from apps.lab import figures
 from apps.lab.redirect import Rewriter
 from apps.lab.world import Node
 
 ROOM = Path(__file__).parent
-HOST_PROGRAMS = """[ awk base64 basename bash bzip2 cat chgrp chmod chown chunk cksum cmp comm cp csplit cut date dash dd diff dirname du echo egrep env expand
-expr false fgrep file find flock fmt fold grep gunzip gzip head install join kill ln ls md5sum mkdir mkfifo mktemp mv nice nl nohup numfmt od paste
-pathchk perl pr printenv printf pwd readlink realpath rm rmdir sed seq setsid sh sha1sum sha224sum sha256sum sha512sum shuf sleep sort split stat
-stdbuf stty sum tac tail tar test timeout touch tr true truncate tsort tty uniq unlink wc xargs xz yes zcat zstd which tail mawk gawk cksum""".split()
+HOST_PROGRAMS = [
+    "[",
+    "awk",
+    "base64",
+    "basename",
+    "bash",
+    "bzip2",
+    "cat",
+    "chgrp",
+    "chmod",
+    "chown",
+    "chunk",
+    "cksum",
+    "cmp",
+    "comm",
+    "cp",
+    "csplit",
+    "cut",
+    "date",
+    "dash",
+    "dd",
+    "diff",
+    "dirname",
+    "du",
+    "echo",
+    "egrep",
+    "env",
+    "expand",
+    "expr",
+    "false",
+    "fgrep",
+    "file",
+    "find",
+    "flock",
+    "fmt",
+    "fold",
+    "grep",
+    "gunzip",
+    "gzip",
+    "head",
+    "install",
+    "join",
+    "kill",
+    "ln",
+    "ls",
+    "md5sum",
+    "mkdir",
+    "mkfifo",
+    "mktemp",
+    "mv",
+    "nice",
+    "nl",
+    "nohup",
+    "numfmt",
+    "od",
+    "paste",
+    "pathchk",
+    "perl",
+    "pr",
+    "printenv",
+    "printf",
+    "pwd",
+    "readlink",
+    "realpath",
+    "rm",
+    "rmdir",
+    "sed",
+    "seq",
+    "setsid",
+    "sh",
+    "sha1sum",
+    "sha224sum",
+    "sha256sum",
+    "sha512sum",
+    "shuf",
+    "sleep",
+    "sort",
+    "split",
+    "stat",
+    "stdbuf",
+    "stty",
+    "sum",
+    "tac",
+    "tail",
+    "tar",
+    "test",
+    "timeout",
+    "touch",
+    "tr",
+    "true",
+    "truncate",
+    "tsort",
+    "tty",
+    "uniq",
+    "unlink",
+    "wc",
+    "xargs",
+    "xz",
+    "yes",
+    "zcat",
+    "zstd",
+    "which",
+    "tail",
+    "mawk",
+    "gawk",
+    "cksum",
+]
 
 
 def host_path(program: str) -> str | None:
@@ -44,8 +147,14 @@ def python_path() -> str:
 class Machine:
     """Starts and ends real processes of one node. `mode` is mount or rewrite."""
 
-    def __init__(self, node: Node, mode: str, answer: Callable[[Machine, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-                 tools: Iterable[str], container_tools: Iterable[str]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        mode: str,
+        answer: Callable[[Machine, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        tools: Iterable[str],
+        container_tools: Iterable[str],
+    ) -> None:
         self.node, self.mode, self._answer = node, mode, answer
         self._tools, self._container_tools = list(tools), list(container_tools)
         self.runtime = Path(tempfile.mkdtemp(prefix="lab-"))
@@ -86,8 +195,30 @@ class Machine:
 
     def build(self) -> None:
         root = self.node.root
-        for name in ("usr/bin", "usr/lib", "usr/lib64", "usr/lib-lab/bin", "etc/systemd/system", "home/aurora/.ssh", "tmp", "run/lab/host", "run/lab/door", "var/tmp",
-                     "var/log", "opt", "root", "dev", "proc", "sys/class", "models", "mnt", "usr/local/bin", "usr/share", "etc/docker", "etc/cdi"):
+        for name in (
+            "usr/bin",
+            "usr/lib",
+            "usr/lib64",
+            "usr/lib-lab/bin",
+            "etc/systemd/system",
+            "home/aurora/.ssh",
+            "tmp",
+            "run/lab/host",
+            "run/lab/door",
+            "var/tmp",
+            "var/log",
+            "opt",
+            "root",
+            "dev",
+            "proc",
+            "sys/class",
+            "models",
+            "mnt",
+            "usr/local/bin",
+            "usr/share",
+            "etc/docker",
+            "etc/cdi",
+        ):
             (root / name).mkdir(parents=True, exist_ok=True)
         os.chmod(root / "tmp", 0o1777)
         for name, target in (("bin", "usr/bin"), ("sbin", "usr/bin"), ("usr/sbin", "bin")):
@@ -139,7 +270,9 @@ class Machine:
         if self.mode == "rewrite":
             self.rewriter = Rewriter(self.node.root, self.files)
         self.build()
-        self._server = await asyncio.start_unix_server(lambda r, w: self._answer(self, r, w), path=str(self.runtime / "s"), limit=1 << 22)
+        self._server = await asyncio.start_unix_server(
+            lambda r, w: self._answer(self, r, w), path=str(self.runtime / "s"), limit=1 << 22
+        )
         os.chmod(self.runtime / "s", 0o777)
         await self.boot()
 
@@ -148,16 +281,30 @@ class Machine:
         for end in (ours, theirs):
             with contextlib.suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        given = {"fd": theirs.fileno(), "mode": self.mode, "mark": self.mark, "root": str(self.node.root), "runtime": str(self.runtime),
-                 "files": str(self.files), "hostname": self.node.name}
+        given = {
+            "fd": theirs.fileno(),
+            "mode": self.mode,
+            "mark": self.mark,
+            "root": str(self.node.root),
+            "runtime": str(self.runtime),
+            "files": str(self.files),
+            "hostname": self.node.name,
+        }
         words = [python_path(), "-IS", str(ROOM / "init.py"), json.dumps(given)]
         if self.mode == "mount":
             root = ["-r"] if os.geteuid() != 0 else []
             words = ["unshare", *root, "-m", "-p", "-n", "-u", "-i", "--fork", "--kill-child=KILL", *words]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LAB_NODE": str(self.node.folder)}
         try:
-            self._init = subprocess.Popen(words, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                          stderr=subprocess.PIPE, start_new_session=True)
+            self._init = subprocess.Popen(
+                words,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
         finally:
             theirs.close()
         ours.setblocking(False)
@@ -206,12 +353,21 @@ class Machine:
             if not self._started[said["id"]].done():
                 self._started[said["id"]].set_result(said["pid"])
         elif "exit" in said:
-            future = self._ended.pop(said["id"], None)
-            if future is not None and not future.done():
-                future.set_result(said["exit"])
+            ended = self._ended.pop(int(said["id"])) if int(said["id"]) in self._ended else None
+            if ended is not None and not ended.done():
+                ended.set_result(said["exit"])
 
-    async def spawn(self, argv: list[str], environment: dict[str, str], cwd: str, descriptors: list[int], *, words: list[str] | None = None,
-                    tty: bool = False) -> tuple[int, asyncio.Future[int]]:
+    async def spawn(
+        self,
+        argv: list[str],
+        environment: dict[str, str],
+        cwd: str,
+        descriptors: list[int],
+        *,
+        words: list[str] | None = None,
+        tty: bool = False,
+        cgroup: str = "",
+    ) -> tuple[int, asyncio.Future[int]]:
         """Start a program on the node: its pid as the node sees it, and a future of its exit code (negative: the signal)."""
         loop = asyncio.get_running_loop()
         if self._door is None:
@@ -220,7 +376,15 @@ class Machine:
         number = self._next
         self._started[number], ended = loop.create_future(), loop.create_future()
         self._ended[number] = ended
-        asked = {"op": "spawn", "id": number, "argv": argv, "env": {**environment, "LAB_NODE": str(self.node.folder)}, "cwd": cwd, "tty": tty}
+        asked = {
+            "op": "spawn",
+            "id": number,
+            "argv": argv,
+            "env": {**environment, "LAB_NODE": str(self.node.folder)},
+            "cwd": cwd,
+            "tty": tty,
+            "cgroup": cgroup,
+        }
         if words is not None:
             asked["words"] = words
         body = json.dumps(asked).encode()

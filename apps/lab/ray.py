@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """ray start, ray status, ray stop inside containers; who has joined whom."""
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def log_stamp(node: Node) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.gmtime(node.now()))
 
 
-NO_CLUSTER = ('Traceback (most recent call last):\n  File "/usr/local/bin/ray", line 10, in <module>\n    sys.exit(main())\n  ...\nConnectionError: Could not find any running Ray instance. '
-              "Please specify the one to connect to by setting `--address` flag or `RAY_ADDRESS` environment variable.\n")
+NO_CLUSTER = (
+    'Traceback (most recent call last):\n  File "/usr/local/bin/ray", line 10, in <module>\n    sys.exit(main())\n  ...\nConnectionError: Could not find any running Ray instance. '
+    "Please specify the one to connect to by setting `--address` flag or `RAY_ADDRESS` environment variable.\n"
+)
 
 
 @tool("ray", inside=True, outside=False)
@@ -69,17 +72,26 @@ async def start(call: Call, container: Container, words: list[str]) -> int:
     node = call.node
     head, block = "--head" in words, "--block" in words
     port = int(option(words, "--port", "6379") or 6379)
-    address = option(words, "--node-ip-address") or call.environment.get("VLLM_HOST_IP") or container.environment.get("VLLM_HOST_IP") or node.seed.addresses[0]
+    address = (
+        option(words, "--node-ip-address")
+        or call.environment.get("VLLM_HOST_IP")
+        or container.environment.get("VLLM_HOST_IP")
+        or node.seed.addresses[0]
+    )
     if "wrong-interface" in node.faults:
         address = node.seed.management or "10.1.230.181"
     await call.err(f"{stamp(node)}\tINFO usage_lib.py:447 -- Usage stats collection is disabled.\n")
     if container.ray is not None or (head and port in node.listeners):
-        return await call.fail("Traceback (most recent call last):\n  ...\nConnectionError: Ray is trying to start at "
-                               f"{address}:{port}, but is already running at {address}:{port}. Please specify a different port using the `--port` flag of `ray start` command.\n")
+        return await call.fail(
+            "Traceback (most recent call last):\n  ...\nConnectionError: Ray is trying to start at "
+            f"{address}:{port}, but is already running at {address}:{port}. Please specify a different port using the `--port` flag of `ray start` command.\n"
+        )
     await node.world.pause(3)
     if head:
         return await start_head(call, container, address, port, block)
-    return await join(call, container, address, option(words, "--address") or call.environment.get("RAY_ADDRESS", ""), block)
+    return await join(
+        call, container, address, option(words, "--address") or call.environment.get("RAY_ADDRESS", ""), block
+    )
 
 
 async def start_head(call: Call, container: Container, address: str, port: int, block: bool) -> int:
@@ -87,17 +99,23 @@ async def start_head(call: Call, container: Container, address: str, port: int, 
     await call.err(f"{stamp(node)}\tINFO scripts.py:917 -- Local node IP: {address}\n")
     if not node.owns(address):
         await node.world.pause(30)
-        return await call.fail(f"RuntimeError: Failed to start GCS. Last 0 lines of error files: cannot bind {address}:{port}: Cannot assign requested address\n")
+        return await call.fail(
+            f"RuntimeError: Failed to start GCS. Last 0 lines of error files: cannot bind {address}:{port}: Cannot assign requested address\n"
+        )
     member = RayNode(hashlib.sha224(uuid.uuid4().bytes).hexdigest(), address, node, container, head=True)
     member.cluster = [member]
     container.ray = member
     for number, program in ((port, "gcs_server"), (8265, "ray::dashboard"), (10001, "ray::client")):
         if number == port or number not in node.listeners:
-            node.listeners[number] = RayListener(address if number == port else "127.0.0.1", number, program, container.pid, None, container.id)
+            node.listeners[number] = RayListener(
+                address if number == port else "127.0.0.1", number, program, container.pid, None, container.id
+            )
     node.claim(f"container {container.id}", 0.45)
-    await call.err(f"{stamp(node)}\tSUCC scripts.py:954 -- --------------------\n{stamp(node)}\tSUCC scripts.py:955 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:956 -- --------------------\n"
-                   f"{stamp(node)}\tINFO scripts.py:958 -- Next steps\n{stamp(node)}\tINFO scripts.py:961 -- To add another node to this Ray cluster, run\n"
-                   f"{stamp(node)}\tINFO scripts.py:964 --   ray start --address='{address}:{port}'\n")
+    await call.err(
+        f"{stamp(node)}\tSUCC scripts.py:954 -- --------------------\n{stamp(node)}\tSUCC scripts.py:955 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:956 -- --------------------\n"
+        f"{stamp(node)}\tINFO scripts.py:958 -- Next steps\n{stamp(node)}\tINFO scripts.py:961 -- To add another node to this Ray cluster, run\n"
+        f"{stamp(node)}\tINFO scripts.py:964 --   ray start --address='{address}:{port}'\n"
+    )
     return await blocked(call, container, block)
 
 
@@ -111,43 +129,67 @@ async def join(call: Call, container: Container, address: str, target: str, bloc
     while waited < 60:
         other = world.find(host)
         if other is not None and not refused:
-            head = next((c.ray for c in other.containers.values() if c.running and c.ray is not None and c.ray.head and c.ray.address == host
-                         and int(port or 0) in other.listeners), None)
+            head = next(
+                (
+                    c.ray
+                    for c in other.containers.values()
+                    if c.running
+                    and c.ray is not None
+                    and c.ray.head
+                    and c.ray.address == host
+                    and int(port or 0) in other.listeners
+                ),
+                None,
+            )
         if head is not None:
             break
         await world.pause(5)
         waited += 5
-        await call.err(f"[{stamp(node)} E {container.pid} {container.pid}] gcs_rpc_client.h:179: Failed to connect to GCS at address {target} within 5 seconds.\n")
+        await call.err(
+            f"[{stamp(node)} E {container.pid} {container.pid}] gcs_rpc_client.h:179: Failed to connect to GCS at address {target} within 5 seconds.\n"
+        )
     if head is None:
-        return await call.fail("Traceback (most recent call last):\n  ...\nray.exceptions.RpcError: Timed out while waiting for GCS to become available. "
-                               f"Failed to connect to GCS at address {target}.\n")
+        return await call.fail(
+            "Traceback (most recent call last):\n  ...\nray.exceptions.RpcError: Timed out while waiting for GCS to become available. "
+            f"Failed to connect to GCS at address {target}.\n"
+        )
     ours, theirs = container.image.software, head.container.image.software
     if (ours.ray, ours.python) != (theirs.ray, theirs.python):
-        return await call.fail(f"RuntimeError: Version mismatch: The cluster was started with:\n    Ray: {theirs.ray}\n    Python: {theirs.python}\nThis process on node {address} was started with:\n"
-                               f"    Ray: {ours.ray}\n    Python: {ours.python}\n")
+        return await call.fail(
+            f"RuntimeError: Version mismatch: The cluster was started with:\n    Ray: {theirs.ray}\n    Python: {theirs.python}\nThis process on node {address} was started with:\n"
+            f"    Ray: {ours.ray}\n    Python: {ours.python}\n"
+        )
     member = RayNode(hashlib.sha224(uuid.uuid4().bytes).hexdigest(), address, node, container)
     member.cluster = head.cluster
     head.cluster.append(member)
     container.ray = member
     node.claim(f"container {container.id}", 0.1)
-    await call.err(f"{stamp(node)}\tSUCC scripts.py:1117 -- --------------------\n{stamp(node)}\tSUCC scripts.py:1118 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:1119 -- --------------------\n")
+    await call.err(
+        f"{stamp(node)}\tSUCC scripts.py:1117 -- --------------------\n{stamp(node)}\tSUCC scripts.py:1118 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:1119 -- --------------------\n"
+    )
     return await blocked(call, container, block)
 
 
 async def blocked(call: Call, container: Container, block: bool) -> int:
     if not block:
-        await call.err(f"{stamp(call.node)}\tINFO scripts.py:1130 -- To terminate the Ray runtime, run\n{stamp(call.node)}\tINFO scripts.py:1131 --   ray stop\n")
+        await call.err(
+            f"{stamp(call.node)}\tINFO scripts.py:1130 -- To terminate the Ray runtime, run\n{stamp(call.node)}\tINFO scripts.py:1131 --   ray stop\n"
+        )
         return 0
-    await call.err(f"{stamp(call.node)}\tINFO scripts.py:1134 -- --block\n{stamp(call.node)}\tINFO scripts.py:1135 -- This command will now block forever until terminated by a signal.\n"
-                   f"{stamp(call.node)}\tINFO scripts.py:1138 -- Running subprocesses are monitored and a message will be printed if any of them terminate unexpectedly.\n")
+    await call.err(
+        f"{stamp(call.node)}\tINFO scripts.py:1134 -- --block\n{stamp(call.node)}\tINFO scripts.py:1135 -- This command will now block forever until terminated by a signal.\n"
+        f"{stamp(call.node)}\tINFO scripts.py:1138 -- Running subprocesses are monitored and a message will be printed if any of them terminate unexpectedly.\n"
+    )
     member = container.ray
     while container.ray is member and member is not None:
         await asyncio.sleep(0.2)
         head = member.cluster[0] if member.cluster else None
         if not member.head and (head is None or not head.container.running):
             await call.node.world.pause(16)
-            await call.err(f"{stamp(call.node)}\tERR scripts.py:1147 -- Some Ray subprocesses exited unexpectedly:\n{stamp(call.node)}\tERR scripts.py:1154 --   raylet [exit code=1]\n"
-                           f"{stamp(call.node)}\tERR scripts.py:1159 -- Remaining processes will be killed.\n")
+            await call.err(
+                f"{stamp(call.node)}\tERR scripts.py:1147 -- Some Ray subprocesses exited unexpectedly:\n{stamp(call.node)}\tERR scripts.py:1154 --   raylet [exit code=1]\n"
+                f"{stamp(call.node)}\tERR scripts.py:1159 -- Remaining processes will be killed.\n"
+            )
             return 1
     return 0
 
@@ -157,7 +199,11 @@ def leave(node: Node, container: Container) -> None:
     if member is None:
         return
     if member.head:
-        for port in [port for port, item in node.listeners.items() if getattr(item, "container", "") == container.id and item.program.startswith(("gcs", "ray"))]:
+        for port in [
+            port
+            for port, item in node.listeners.items()
+            if getattr(item, "container", "") == container.id and item.program.startswith(("gcs", "ray"))
+        ]:
             del node.listeners[port]
         member.cluster.clear()
     elif member in member.cluster:
@@ -170,7 +216,11 @@ async def status(call: Call, container: Container) -> int:
     if member is None:
         address = call.environment.get("RAY_ADDRESS", "")
         other = call.node.world.find(address.partition(":")[0]) if address else None
-        member = next((c.ray for c in other.containers.values() if c.ray is not None and c.ray.head), None) if other else None
+        member = (
+            next((c.ray for c in other.containers.values() if c.ray is not None and c.ray.head), None)
+            if other
+            else None
+        )
     if member is None or not member.cluster:
         return await call.fail(NO_CLUSTER)
     await call.out(report(member))
@@ -184,7 +234,17 @@ def report(member: RayNode) -> str:
     gpus, used, placed = float(len(cluster)), sum(m.gpus_used for m in cluster), sum(m.placement for m in cluster)
     lines = [f"======== Autoscaler status: {title} ========", "Node status", "-" * 63, "Active:"]
     lines += [f" 1 node_{m.id}" for m in cluster]
-    lines += ["Pending:", " (no pending nodes)", "Recent failures:", " (no failures)", "", "Resources", "-" * 63, "Total Usage:", f" {used}/{20.0 * gpus} CPU"]
+    lines += [
+        "Pending:",
+        " (no pending nodes)",
+        "Recent failures:",
+        " (no failures)",
+        "",
+        "Resources",
+        "-" * 63,
+        "Total Usage:",
+        f" {used}/{20.0 * gpus} CPU",
+    ]
     lines.append(f" {used}/{gpus} GPU" + (f" ({used} used of {placed} reserved in placement groups)" if placed else ""))
     lines.append(f" 0.0/{gpus} accelerator_type:GB10")
     lines.append(f" 0B/{101.7 * gpus:.2f}GiB memory")

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Paths through which a node would look like this machine, and how a script's mention of them is led elsewhere.
 
 Where a mount namespace is allowed the files are bound over the real ones and nothing is rewritten. Elsewhere the literals
@@ -14,12 +15,29 @@ import string
 from pathlib import Path
 
 FILES = {
-    "/proc/meminfo": "meminfo", "/proc/uptime": "uptime", "/proc/stat": "stat", "/proc/loadavg": "loadavg", "/proc/version": "version",
-    "/proc/cpuinfo": "cpuinfo", "/proc/sys/kernel/random/boot_id": "boot_id", "/proc/sys/kernel/osrelease": "osrelease",
+    "/proc/meminfo": "meminfo",
+    "/proc/uptime": "uptime",
+    "/proc/stat": "stat",
+    "/proc/loadavg": "loadavg",
+    "/proc/version": "version",
+    "/proc/cpuinfo": "cpuinfo",
+    "/proc/sys/kernel/random/boot_id": "boot_id",
+    "/proc/sys/kernel/osrelease": "osrelease",
 }
 FOLDERS = (
-    "/sys/class/infiniband", "/sys/class/net", "/sys/class/dmi/id", "/sys/devices/virtual/dmi/id", "/etc/os-release", "/etc/systemd/system",
-    "/etc/machine-id", "/etc/hostname", "/models", "/home/aurora", "/etc/passwd", "/etc/group", "/sys/fs/cgroup",
+    "/sys/class/infiniband",
+    "/sys/class/net",
+    "/sys/class/dmi/id",
+    "/sys/devices/virtual/dmi/id",
+    "/etc/os-release",
+    "/etc/systemd/system",
+    "/etc/machine-id",
+    "/etc/hostname",
+    "/models",
+    "/home/aurora",
+    "/etc/passwd",
+    "/etc/group",
+    "/sys/fs/cgroup",
 )
 BEFORE, AFTER = rb"(?<![A-Za-z0-9_./}-])", rb"(?![A-Za-z0-9_.-])"
 
@@ -35,7 +53,9 @@ class Rewriter:
         for literal in FOLDERS:
             self._link(literal, root / literal.lstrip("/"))
         self.back = {value: key for key, value in self.there.items()}
-        self._in = re.compile(BEFORE + b"(" + b"|".join(re.escape(k) for k in sorted(self.there, key=len, reverse=True)) + b")" + AFTER)
+        self._in = re.compile(
+            BEFORE + b"(" + b"|".join(re.escape(k) for k in sorted(self.there, key=len, reverse=True)) + b")" + AFTER
+        )
         self._out = re.compile(b"|".join(re.escape(k) for k in self.back))
         self._longest = max(len(key) for key in self.there)
 

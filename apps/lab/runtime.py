@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """What runs on a node: containers with their processes, programs kept by units."""
 
 from __future__ import annotations
@@ -23,10 +24,23 @@ async def puppet(node: Node, title: str, **details: Any) -> Process:
     """A real, sleeping process that the node's tools show under `title`; killing it is noticed."""
     assert node.machine is not None
     perl, prefix = host_path("perl"), "/run/lab/host" if node.machine.mode == "mount" else ""
-    words = [prefix + perl, "-e", SLEEPER, title] if perl else [prefix + python_path(), "-IS", "-c", "import time\nwhile 1: time.sleep(86400)", title]
+    words = (
+        [prefix + perl, "-e", SLEEPER, title]
+        if perl
+        else [prefix + python_path(), "-IS", "-c", "import time\nwhile 1: time.sleep(86400)", title]
+    )
+    container, unit = node.containers.get(details.get("container", "")), details.get("unit", "")
+    slice_ = f"docker-{container.id}.scope" if container is not None else unit
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        pid, ended = await node.machine.spawn([words[0]], {"PATH": node.machine.bin}, "/", [null, null, null], words=words)
+        pid, ended = await node.machine.spawn(
+            [words[0]],
+            {"PATH": node.machine.bin},
+            "/",
+            [null, null, null],
+            words=words,
+            cgroup=f"0::/system.slice/{slice_}\n" if slice_ else "",
+        )
     finally:
         os.close(null)
     process = Process(pid, title, **details)
@@ -59,8 +73,18 @@ async def start_old(node: Node, unit: Unit, *, ready: bool) -> Container:
     old = node.containers.get(seed.container)
     if old is not None:
         await remove_container(node, old)
-    container = Container(seed.container, image, list(seed.arguments), {"HF_HUB_OFFLINE": "1"}, {"lab.unit": unit.name}, network="host", ipc="host",
-                          mounts=[("/models", "/models", False)], remove=True, image_ref="vllm-node")
+    container = Container(
+        seed.container,
+        image,
+        list(seed.arguments),
+        {"HF_HUB_OFFLINE": "1"},
+        {"lab.unit": unit.name},
+        network="host",
+        ipc="host",
+        mounts=[("/models", "/models", False)],
+        remove=True,
+        image_ref="vllm-node",
+    )
     if ready:
         container.created = time.time() - node.uptime + 45
     node.containers[container.name] = container
@@ -78,7 +102,11 @@ async def start_program(node: Node, unit: Unit) -> None:
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)
         body = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n</html>\r\n"
-        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nServer: nginx/1.24.0 (Ubuntu)\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"HTTP/1.1 502 Bad Gateway\r\nServer: nginx/1.24.0 (Ubuntu)\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+            % len(body)
+            + body
+        )
         await writer.drain()
 
     node.listeners[seed.port] = Listener("0.0.0.0", seed.port, seed.program or "python3", process.pid, proxy)
@@ -105,13 +133,17 @@ async def start_container(node: Node, container: Container, *, ready: bool = Fal
     container.user_stopped = False
     process = await puppet(node, " ".join(words)[:300], container=container.name, started=container.started)
     container.pid = process.pid
-    process.on_death = lambda: node.world.spawn(finish(node, container, 137))
+
+    def killed() -> None:
+        node.world.spawn(finish(node, container, 137))
+
+    process.on_death = killed
     task = node.world.spawn(run_main(node, container, words, ready))
     container.tasks.add(task)
     task.add_done_callback(container.tasks.discard)
     if ready:
         for _ in range(400):
-            if container.engines and container.engines[0].ready or not container.running:
+            if (container.engines and container.engines[0].ready) or not container.running:
                 break
             await asyncio.sleep(0.01)
 
@@ -194,9 +226,14 @@ async def real_program(node: Node, call: Call, container: Container, words: list
         path = words[0]
     pipes = [os.pipe(), os.pipe()]
     null = os.open(os.devnull, os.O_RDONLY)
-    environment = {**container_environment(node, container), **{k: v for k, v in call.environment.items() if k not in ("PATH", "HOME")}}
+    environment = {
+        **container_environment(node, container),
+        **{k: v for k, v in call.environment.items() if k not in ("PATH", "HOME")},
+    }
     try:
-        pid, ended = await machine.spawn([path], environment, machine.home, [null, pipes[0][1], pipes[1][1]], words=words)
+        pid, ended = await machine.spawn(
+            [path], environment, machine.home, [null, pipes[0][1], pipes[1][1]], words=words
+        )
     finally:
         for descriptor in (null, pipes[0][1], pipes[1][1]):
             os.close(descriptor)
@@ -212,13 +249,21 @@ async def real_program(node: Node, call: Call, container: Container, words: list
 def container_environment(node: Node, container: Container) -> dict[str, str]:
     assert node.machine is not None
     values = dict(word.split("=", 1) for word in container.image.environment)
-    return {**values, "HOSTNAME": node.name if container.network == "host" else container.id[:12], **container.environment, "HOME": node.machine.home,
-            "PATH": node.machine.container_bin, "LAB_CONTAINER": container.id}
+    return {
+        **values,
+        "HOSTNAME": node.name if container.network == "host" else container.id[:12],
+        **container.environment,
+        "HOME": node.machine.home,
+        "PATH": node.machine.container_bin,
+        "LAB_CONTAINER": container.id,
+    }
 
 
 async def pump(descriptor: int, write: Any) -> None:
     reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0))
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+    )
     try:
         while data := await reader.read(65536):
             await write(data)
@@ -257,7 +302,9 @@ async def take_down(node: Node, container: Container) -> None:
     ray.leave(node, container)
     for process in [process for process in node.processes.values() if process.container == container.name]:
         end_process(node, process)
-    for port in [port for port, listener in node.listeners.items() if getattr(listener, "container", None) == container.id]:
+    for port in [
+        port for port, listener in node.listeners.items() if getattr(listener, "container", None) == container.id
+    ]:
         del node.listeners[port]
     node.release(f"container {container.id}")
     container.pid = 0
@@ -269,10 +316,9 @@ def kill_real(node: Node, container: Container) -> None:
     assert node.machine is not None
     mark = f"LAB_CONTAINER={container.id}".encode()
     for host, pid in node.machine.host_pids().items():
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{host}/environ", "rb") as source:
-                if mark in source.read().split(b"\0"):
-                    node.machine.signal(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError), open(f"/proc/{host}/environ", "rb") as source:
+            if mark in source.read().split(b"\0"):
+                node.machine.signal(pid, signal.SIGKILL)
 
 
 async def stop_container(node: Node, container: Container, grace: float) -> None:

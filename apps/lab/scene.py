@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The start scene: two Sparks as the story has them. Names, addresses, versions and sizes, no behaviour."""
 
 from __future__ import annotations
@@ -52,19 +53,47 @@ class ImageSeed:
         return "sha256:" + hashlib.sha256(f"digest {self.repository}:{self.tag}".encode()).hexdigest()
 
 
-COMMON = (("flashinfer-python", "0.6.1"), ("huggingface-hub", "1.4.1"), ("numpy", "2.2.6"), ("safetensors", "0.7.0"), ("triton", "3.5.1"),
-          ("fastapi", "0.128.0"), ("uvicorn", "0.40.0"), ("xgrammar", "0.1.29"))
+COMMON = (
+    ("flashinfer-python", "0.6.1"),
+    ("huggingface-hub", "1.4.1"),
+    ("numpy", "2.2.6"),
+    ("safetensors", "0.7.0"),
+    ("triton", "3.5.1"),
+    ("fastapi", "0.128.0"),
+    ("uvicorn", "0.40.0"),
+    ("xgrammar", "0.1.29"),
+)
 OLD = Software("0.14.0rc2.dev262+g1234abcd", "2.9.1+cu130", "5.0.0rc3", "2.53.0", "3.12.3", "12.1a", "2.28.9", COMMON)
 NEW = Software("0.17.1rc1.dev14+gb10", "2.10.0+cu130", "5.3.0", "2.54.0", "3.12.3", "12.1a", "2.28.9", COMMON)
 ENGINE_ENVIRONMENT = (
     "PATH=/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "TORCH_CUDA_ARCH_LIST=12.1a", "CUDA_VERSION=13.0.2",
+    "NVIDIA_VISIBLE_DEVICES=all",
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    "TORCH_CUDA_ARCH_LIST=12.1a",
+    "CUDA_VERSION=13.0.2",
     "FLASHINFER_CUDA_ARCH_LIST=12.1a",
 )
 IMAGES = (
-    ImageSeed("vllm-node", "latest", 26_200_000_000, "2026-01-19T17:02:41.118290441Z", OLD, (), ("/bin/bash",), ENGINE_ENVIRONMENT),
-    ImageSeed("hellohal2064/vllm-qwen3.5-gb10", "latest", 21_700_000_000, "2026-03-11T09:41:12.50211737Z", NEW, (), ("/bin/bash",),
-              (*ENGINE_ENVIRONMENT, "VLLM_VERSION=0.17.1rc1")),
+    ImageSeed(
+        "vllm-node",
+        "latest",
+        26_200_000_000,
+        "2026-01-19T17:02:41.118290441Z",
+        OLD,
+        (),
+        ("/bin/bash",),
+        ENGINE_ENVIRONMENT,
+    ),
+    ImageSeed(
+        "hellohal2064/vllm-qwen3.5-gb10",
+        "latest",
+        21_700_000_000,
+        "2026-03-11T09:41:12.50211737Z",
+        NEW,
+        (),
+        ("/bin/bash",),
+        (*ENGINE_ENVIRONMENT, "VLLM_VERSION=0.17.1rc1"),
+    ),
 )
 
 
@@ -127,56 +156,191 @@ def cards(number: int, management: str, host: int, *, port_one_disabled: bool) -
     mac = f"4c:bb:47:5e:1{number}"
     return (
         Card("enP7s7", f"{mac}:01", management, 24, 1500, bool(management), 10000, dynamic=True),
-        Card("enp1s0f0np0", f"{mac}:10", f"192.168.200.{host}", 24, 9000, True, 200000, "rocep1s0f0", driver="mlx5_core"),
+        Card(
+            "enp1s0f0np0", f"{mac}:10", f"192.168.200.{host}", 24, 9000, True, 200000, "rocep1s0f0", driver="mlx5_core"
+        ),
         Card("enp1s0f1np1", f"{mac}:11", "", 24, 1500, False, 200000, "rocep1s0f1", port_one_disabled, "mlx5_core"),
-        Card("enP2p1s0f0np0", f"{mac}:14", f"192.168.201.{host}", 24, 9000, True, 200000, "roceP2p1s0f0", driver="mlx5_core"),
+        Card(
+            "enP2p1s0f0np0",
+            f"{mac}:14",
+            f"192.168.201.{host}",
+            24,
+            9000,
+            True,
+            200000,
+            "roceP2p1s0f0",
+            driver="mlx5_core",
+        ),
         Card("enP2p1s0f1np1", f"{mac}:15", "", 24, 1500, False, 200000, "roceP2p1s0f1", port_one_disabled, "mlx5_core"),
         Card("wlP9s9", f"{mac}:20", "", 24, 1500, False, 0, driver="mt7925e"),
     )
 
 
+DOCKER_RUN = (
+    "/usr/bin/docker run --rm --name {0} --gpus all --network host --ipc host -v /models:/models vllm-node "
+    "vllm serve /models/{1} --served-model-name {1} --host 0.0.0.0 --port {2} --gpu-memory-utilization {3} --runner pooling"
+)
 GLM = (
-    UnitSeed("vllm-cluster.service", "vLLM cluster (GLM-4.7-Flash chat)", "/opt/vllm/run-cluster.sh", "vllm_node", 8000, "GLM-4.7-Flash", 67.0, 240,
-             ("vllm", "serve", "/models/GLM-4.7-Flash", "--served-model-name", "GLM-4.7-Flash", "--host", "0.0.0.0", "--port", "8000",
-              "--gpu-memory-utilization", "0.55", "--max-model-len", "131072", "--tool-call-parser", "glm47", "--reasoning-parser", "glm45")),
-    UnitSeed("vllm-proxy.service", "Proxy in front of the vLLM services", "/usr/bin/python3 /opt/vllm/proxy.py --listen 8080", "", 8080, "", 0.3, 2, (),
-             "python3"),
-    UnitSeed("vllm-embeddings.service", "vLLM embeddings (Qwen3-Embedding-4B)", "/opt/vllm/run-embeddings.sh", "vllm_embeddings", 8001,
-             "Qwen3-Embedding-4B", 15.5, 90,
-             ("vllm", "serve", "/models/Qwen3-Embedding-4B", "--served-model-name", "Qwen3-Embedding-4B", "--host", "0.0.0.0", "--port", "8001",
-              "--gpu-memory-utilization", "0.12", "--runner", "pooling")),
-    UnitSeed("vllm-reranker.service", "vLLM reranker (Qwen3-Reranker-4B)", "/opt/vllm/run-reranker.sh", "reranker", 8002, "Qwen3-Reranker-4B", 13.4, 90,
-             ("vllm", "serve", "/models/Qwen3-Reranker-4B", "--served-model-name", "Qwen3-Reranker-4B", "--host", "0.0.0.0", "--port", "8002",
-              "--gpu-memory-utilization", "0.11", "--runner", "pooling")),
+    UnitSeed(
+        "vllm-cluster.service",
+        "vLLM cluster (GLM-4.7-Flash chat)",
+        "/opt/vllm/run-cluster.sh",
+        "vllm_node",
+        8000,
+        "GLM-4.7-Flash",
+        67.0,
+        240,
+        (
+            "vllm",
+            "serve",
+            "/models/GLM-4.7-Flash",
+            "--served-model-name",
+            "GLM-4.7-Flash",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "8000",
+            "--gpu-memory-utilization",
+            "0.55",
+            "--max-model-len",
+            "131072",
+            "--tool-call-parser",
+            "glm47",
+            "--reasoning-parser",
+            "glm45",
+        ),
+    ),
+    UnitSeed(
+        "vllm-proxy.service",
+        "Proxy in front of the vLLM services",
+        "/usr/bin/python3 /opt/vllm/proxy.py --listen 8080",
+        "",
+        8080,
+        "",
+        0.3,
+        2,
+        (),
+        "python3",
+    ),
+    UnitSeed(
+        "vllm-embeddings.service",
+        "vLLM embeddings (Qwen3-Embedding-4B)",
+        DOCKER_RUN.format("vllm_embeddings", "Qwen3-Embedding-4B", 8001, "0.12"),
+        "vllm_embeddings",
+        8001,
+        "Qwen3-Embedding-4B",
+        15.5,
+        90,
+        (
+            "vllm",
+            "serve",
+            "/models/Qwen3-Embedding-4B",
+            "--served-model-name",
+            "Qwen3-Embedding-4B",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "8001",
+            "--gpu-memory-utilization",
+            "0.12",
+            "--runner",
+            "pooling",
+        ),
+    ),
+    UnitSeed(
+        "vllm-reranker.service",
+        "vLLM reranker (Qwen3-Reranker-4B)",
+        DOCKER_RUN.format("reranker", "Qwen3-Reranker-4B", 8002, "0.11"),
+        "reranker",
+        8002,
+        "Qwen3-Reranker-4B",
+        13.4,
+        90,
+        (
+            "vllm",
+            "serve",
+            "/models/Qwen3-Reranker-4B",
+            "--served-model-name",
+            "Qwen3-Reranker-4B",
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "8002",
+            "--gpu-memory-utilization",
+            "0.11",
+            "--runner",
+            "pooling",
+        ),
+    ),
 )
 
 HEAD, SECOND = "spark-1a32", "spark-5be3"
 NODES = (
-    NodeSeed(HEAD, cards(1, "10.1.230.180", 12, port_one_disabled=False), 7.8, 11.5, True, GLM, "1983924010072", 1_981_000.0),
+    NodeSeed(
+        HEAD, cards(1, "10.1.230.180", 12, port_one_disabled=False), 7.8, 11.5, True, GLM, "1983924010072", 1_981_000.0
+    ),
     NodeSeed(SECOND, cards(2, "", 13, port_one_disabled=True), 17.55, 31.6, False, (), "1983924010118", 1_214_500.0),
 )
 UNROUTABLE = {"10.1.230.190": "pro6000"}  # third machine of the story: No route to host
 KNOWN_NAMES = {"spark-1a32": "192.168.200.12", "spark-5be3": "192.168.200.13", "pro6000": "10.1.230.190"}
 
 MODEL_CONFIG = {
-    "architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe", "image_token_id": 248056, "tie_word_embeddings": False,
-    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]},
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "model_type": "qwen3_5_moe",
+    "image_token_id": 248056,
+    "tie_word_embeddings": False,
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    },
     "text_config": {
-        "model_type": "qwen3_5_moe_text", "hidden_size": 3072, "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 2,
-        "head_dim": 256, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 1024, "shared_expert_intermediate_size": 1024,
-        "vocab_size": 248320, "max_position_embeddings": 262144, "dtype": "bfloat16", "full_attention_interval": 4,
+        "model_type": "qwen3_5_moe_text",
+        "hidden_size": 3072,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1024,
+        "shared_expert_intermediate_size": 1024,
+        "vocab_size": 248320,
+        "max_position_embeddings": 262144,
+        "dtype": "bfloat16",
+        "full_attention_interval": 4,
         "layer_types": [("full_attention" if layer % 4 == 3 else "linear_attention") for layer in range(48)],
-        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 64,
-        "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1, "rms_norm_eps": 1e-06,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 64,
+        "linear_value_head_dim": 128,
+        "mamba_ssm_dtype": "float32",
+        "mtp_num_hidden_layers": 1,
+        "rms_norm_eps": 1e-06,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25},
     },
     "transformers_version": "5.2.0.dev0",
 }
 GLM_CONFIG = {
-    "architectures": ["Glm4MoeLiteForCausalLM"], "model_type": "glm4_moe_lite", "hidden_size": 2048, "num_hidden_layers": 47,
-    "num_attention_heads": 20, "num_key_value_heads": 20, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "max_position_embeddings": 202752,
+    "architectures": ["Glm4MoeLiteForCausalLM"],
+    "model_type": "glm4_moe_lite",
+    "hidden_size": 2048,
+    "num_hidden_layers": 47,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 20,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "max_position_embeddings": 202752,
 }
 SMALL_CONFIG = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "hidden_size": 2560,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
 }

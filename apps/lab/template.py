@@ -110,7 +110,26 @@ class Template:
         words = re.findall(r'"(?:[^"\\]|\\.)*"|`[^`]*`|\S+', expression)
         if not words:
             raise TemplateError("template parsing error: missing value for command")
-        functions = {"json", "index", "join", "println", "print", "printf", "len", "upper", "lower", "title", "eq", "ne", "not", "and", "or", "slice", "truncate", "split"}
+        functions = {
+            "json",
+            "index",
+            "join",
+            "println",
+            "print",
+            "printf",
+            "len",
+            "upper",
+            "lower",
+            "title",
+            "eq",
+            "ne",
+            "not",
+            "and",
+            "or",
+            "slice",
+            "truncate",
+            "split",
+        }
         if words[0] not in functions:
             return self._word(words[0], dot, names)
         given = [self._word(word, dot, names) for word in words[1:]] + piped
@@ -170,7 +189,9 @@ class Template:
                     raise TemplateError(f'template: :1:2: executing "" at <{word}>: map has no entry for key "{part}"')
                 base = base[part]
             else:
-                raise TemplateError(f'template: :1:2: executing "" at <{word}>: can\'t evaluate field {part} in type interface {{}}')
+                raise TemplateError(
+                    f'template: :1:2: executing "" at <{word}>: can\'t evaluate field {part} in type interface {{}}'
+                )
         return base
 
 

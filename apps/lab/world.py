@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The state of the pretend nodes: memory by owner, containers, units, processes, ports, clock, faults."""
 
 from __future__ import annotations
@@ -263,7 +264,9 @@ class Node:
     def image(self, ref: str) -> ImageSeed | None:
         plain = ref.removeprefix("docker.io/").removeprefix("sha256:")
         for image in self.images:
-            if plain in (image.repository, f"{image.repository}:{image.tag}") or (len(plain) >= 12 and image.id.startswith(plain)):
+            if plain in (image.repository, f"{image.repository}:{image.tag}") or (
+                len(plain) >= 12 and image.id.startswith(plain)
+            ):
                 return image
             if plain.partition("@")[2] == image.digest:
                 return image
@@ -276,8 +279,16 @@ class Node:
 class World:
     """Both nodes, the clock's factor, and the options that stay when the scene is reset."""
 
-    def __init__(self, folder: Path, *, factor: float, shards: int, shard_s: float = 18.0, rank_order: str = "01", seed: int = 7) -> None:
-        self.folder, self.factor, self.shards, self.shard_s, self.rank_order = folder, factor, shards, shard_s, rank_order
+    def __init__(
+        self, folder: Path, *, factor: float, shards: int, shard_s: float = 18.0, rank_order: str = "01", seed: int = 7
+    ) -> None:
+        self.folder, self.factor, self.shards, self.shard_s, self.rank_order = (
+            folder,
+            factor,
+            shards,
+            shard_s,
+            rank_order,
+        )
         self.random = random.Random(seed)
         self.nodes: dict[str, Node] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -292,6 +303,10 @@ class World:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
+
+    async def reboot(self, node: Node) -> None:
+        """The daemon's world knows how."""
+        raise NotImplementedError
 
     def find(self, host: str) -> Node | None:
         """The node that has this story address."""
@@ -309,4 +324,17 @@ async def stop_task(task: asyncio.Task[Any] | None) -> None:
         await task
 
 
-__all__ = ["FAULTS", "GIB", "Claim", "Container", "Listener", "Log", "Node", "Process", "RayNode", "Unit", "World", "stop_task"]
+__all__ = [
+    "FAULTS",
+    "GIB",
+    "Claim",
+    "Container",
+    "Listener",
+    "Log",
+    "Node",
+    "Process",
+    "RayNode",
+    "Unit",
+    "World",
+    "stop_task",
+]

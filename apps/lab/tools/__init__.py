@@ -3,4 +3,5 @@
 from __future__ import annotations
 
 from apps.lab.tools import fabric, hardware, network, packages, system  # noqa: F401
+
 from apps.lab.tools import docker, systemd  # noqa: F401  isort: skip

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """The docker command."""
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ def ago(seconds: float) -> str:
     value = max(0, int(seconds))
     if value < 1:
         return "Less than a second"
-    for limit, size, name in ((60, 1, "second"), (3600, 60, "minute"), (129600, 3600, "hour"), (1209600, 86400, "day"), (5184000, 604800, "week"), (63072000, 2592000, "month")):
+    for limit, size, name in (
+        (60, 1, "second"),
+        (3600, 60, "minute"),
+        (129600, 3600, "hour"),
+        (1209600, 86400, "day"),
+        (5184000, 604800, "week"),
+        (63072000, 2592000, "month"),
+    ):
         if value < limit:
             count = value // size
             if count == 1 and name == "minute":
@@ -49,8 +57,19 @@ def size_text(size: float) -> str:
 
 
 def state(container: Container) -> dict[str, Any]:
-    return {"Status": container.state, "Running": container.running, "Paused": False, "Restarting": False, "OOMKilled": container.oom_killed, "Dead": False,
-            "Pid": container.pid if container.running else 0, "ExitCode": container.exit_code, "Error": "", "StartedAt": rfc(container.started), "FinishedAt": rfc(container.finished)}
+    return {
+        "Status": container.state,
+        "Running": container.running,
+        "Paused": False,
+        "Restarting": False,
+        "OOMKilled": container.oom_killed,
+        "Dead": False,
+        "Pid": container.pid if container.running else 0,
+        "ExitCode": container.exit_code,
+        "Error": "",
+        "StartedAt": rfc(container.started),
+        "FinishedAt": rfc(container.finished),
+    }
 
 
 def status_text(container: Container) -> str:
@@ -69,44 +88,129 @@ def row(container: Container) -> dict[str, Any]:
     command = " ".join([*container.entrypoint, *container.argv] or container.image.command)
     short = command if len(command) <= 19 else command[:19] + "…"
     created = time.strftime("%Y-%m-%d %H:%M:%S +0000 UTC", time.gmtime(container.created))
-    return {"Command": f'"{short}"', "CreatedAt": created, "HealthStatus": "none", "ID": container.id[:12], "Image": container.image_ref or container.image.repository,
-            "Labels": ",".join(f"{k}={v}" for k, v in visible_labels(container).items()), "LocalVolumes": "0", "Mounts": ",".join(m[0] for m in container.mounts), "Names": container.name,
-            "Networks": container.network, "Platform": None, "Ports": ", ".join(f"0.0.0.0:{a}->{b}/tcp" for a, b in container.ports) if container.running else "",
-            "RunningFor": f"{ago(time.time() - container.created)} ago", "Size": "0B", "State": container.state, "Status": status_text(container)}
+    return {
+        "Command": f'"{short}"',
+        "CreatedAt": created,
+        "HealthStatus": "none",
+        "ID": container.id[:12],
+        "Image": container.image_ref or container.image.repository,
+        "Labels": ",".join(f"{k}={v}" for k, v in visible_labels(container).items()),
+        "LocalVolumes": "0",
+        "Mounts": ",".join(m[0] for m in container.mounts),
+        "Names": container.name,
+        "Networks": container.network,
+        "Platform": None,
+        "Ports": ", ".join(f"0.0.0.0:{a}->{b}/tcp" for a, b in container.ports) if container.running else "",
+        "RunningFor": f"{ago(time.time() - container.created)} ago",
+        "Size": "0B",
+        "State": container.state,
+        "Status": status_text(container),
+    }
 
 
 def inspect_container(node: Node, container: Container) -> dict[str, Any]:
     words = [*container.entrypoint, *container.argv] or list(container.image.command)
     environment = [f"{k}={v}" for k, v in container.environment.items()] + list(container.image.environment)
     return {
-        "Id": container.id, "Created": rfc(container.created), "Path": words[0] if words else "", "Args": words[1:], "State": state(container), "Image": "sha256:" + container.image.id,
-        "ResolvConfPath": f"/var/lib/docker/containers/{container.id}/resolv.conf", "LogPath": f"/var/lib/docker/containers/{container.id}/{container.id}-json.log",
-        "Name": "/" + container.name, "RestartCount": container.restarts, "Driver": "overlay2", "Platform": "linux",
-        "HostConfig": {"Binds": [f"{a}:{b}" + (":ro" if ro else "") for a, b, ro in container.mounts] or None, "NetworkMode": container.network, "IpcMode": container.ipc,
-                       "ShmSize": container.shm_bytes, "Privileged": container.privileged, "AutoRemove": container.remove, "Memory": 0,
-                       "RestartPolicy": {"Name": container.restart_policy, "MaximumRetryCount": 0},
-                       "DeviceRequests": [{"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}],
-                       "Devices": [{"PathOnHost": d, "PathInContainer": d, "CgroupPermissions": "rwm"} for d in container.devices], "Runtime": "runc",
-                       "LogConfig": {"Type": "json-file", "Config": {}}},
-        "Mounts": [{"Type": "bind", "Source": a, "Destination": b, "Mode": "ro" if ro else "", "RW": not ro, "Propagation": "rprivate"} for a, b, ro in container.mounts],
-        "Config": {"Hostname": node.name if container.network == "host" else container.id[:12], "User": "", "Env": environment, "Cmd": container.argv or None,
-                   "Image": container.image_ref or container.image.repository, "WorkingDir": "/workspace", "Entrypoint": container.entrypoint or None, "Labels": visible_labels(container)},
-        "NetworkSettings": {"Ports": {}, "IPAddress": "", "Networks": {container.network: {"IPAddress": "", "Gateway": ""}}},
+        "Id": container.id,
+        "Created": rfc(container.created),
+        "Path": words[0] if words else "",
+        "Args": words[1:],
+        "State": state(container),
+        "Image": "sha256:" + container.image.id,
+        "ResolvConfPath": f"/var/lib/docker/containers/{container.id}/resolv.conf",
+        "LogPath": f"/var/lib/docker/containers/{container.id}/{container.id}-json.log",
+        "Name": "/" + container.name,
+        "RestartCount": container.restarts,
+        "Driver": "overlay2",
+        "Platform": "linux",
+        "HostConfig": {
+            "Binds": [f"{a}:{b}" + (":ro" if ro else "") for a, b, ro in container.mounts] or None,
+            "NetworkMode": container.network,
+            "IpcMode": container.ipc,
+            "ShmSize": container.shm_bytes,
+            "Privileged": container.privileged,
+            "AutoRemove": container.remove,
+            "Memory": 0,
+            "RestartPolicy": {"Name": container.restart_policy, "MaximumRetryCount": 0},
+            "DeviceRequests": [
+                {"Driver": "", "Count": -1, "DeviceIDs": None, "Capabilities": [["gpu"]], "Options": {}}
+            ],
+            "Devices": [{"PathOnHost": d, "PathInContainer": d, "CgroupPermissions": "rwm"} for d in container.devices],
+            "Runtime": "runc",
+            "LogConfig": {"Type": "json-file", "Config": {}},
+        },
+        "Mounts": [
+            {
+                "Type": "bind",
+                "Source": a,
+                "Destination": b,
+                "Mode": "ro" if ro else "",
+                "RW": not ro,
+                "Propagation": "rprivate",
+            }
+            for a, b, ro in container.mounts
+        ],
+        "Config": {
+            "Hostname": node.name if container.network == "host" else container.id[:12],
+            "User": "",
+            "Env": environment,
+            "Cmd": container.argv or None,
+            "Image": container.image_ref or container.image.repository,
+            "WorkingDir": "/workspace",
+            "Entrypoint": container.entrypoint or None,
+            "Labels": visible_labels(container),
+        },
+        "NetworkSettings": {
+            "Ports": {},
+            "IPAddress": "",
+            "Networks": {container.network: {"IPAddress": "", "Gateway": ""}},
+        },
     }
 
 
 def inspect_image(image: ImageSeed) -> dict[str, Any]:
-    return {"Id": "sha256:" + image.id, "RepoTags": [f"{image.repository}:{image.tag}"], "RepoDigests": [f"{image.repository}@{image.digest}"], "Parent": "", "Comment": "", "Created": image.created,
-            "DockerVersion": "", "Author": "", "Architecture": "arm64", "Variant": "v8", "Os": "linux", "Size": image.size_bytes,
-            "Config": {"Env": list(image.environment), "Cmd": list(image.command), "Entrypoint": list(image.entrypoint) or None, "Labels": {"org.opencontainers.image.version": image.software.vllm},
-                       "WorkingDir": "/workspace"},
-            "GraphDriver": {"Name": "overlay2", "Data": None}, "RootFS": {"Type": "layers", "Layers": ["sha256:" + image.id]}, "Metadata": {"LastTagTime": image.created}}
+    return {
+        "Id": "sha256:" + image.id,
+        "RepoTags": [f"{image.repository}:{image.tag}"],
+        "RepoDigests": [f"{image.repository}@{image.digest}"],
+        "Parent": "",
+        "Comment": "",
+        "Created": image.created,
+        "DockerVersion": "",
+        "Author": "",
+        "Architecture": "arm64",
+        "Variant": "v8",
+        "Os": "linux",
+        "Size": image.size_bytes,
+        "Config": {
+            "Env": list(image.environment),
+            "Cmd": list(image.command),
+            "Entrypoint": list(image.entrypoint) or None,
+            "Labels": {"org.opencontainers.image.version": image.software.vllm},
+            "WorkingDir": "/workspace",
+        },
+        "GraphDriver": {"Name": "overlay2", "Data": None},
+        "RootFS": {"Type": "layers", "Layers": ["sha256:" + image.id]},
+        "Metadata": {"LastTagTime": image.created},
+    }
 
 
 def image_row(image: ImageSeed) -> dict[str, Any]:
     at = time.mktime(time.strptime(image.created[:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone
-    return {"Containers": "N/A", "CreatedAt": image.created[:19].replace("T", " ") + " +0000 UTC", "CreatedSince": f"{ago(time.time() - at)} ago", "Digest": "<none>", "ID": image.id[:12],
-            "Repository": image.repository, "SharedSize": "N/A", "Size": size_text(image.size_bytes), "Tag": image.tag, "UniqueSize": "N/A", "VirtualSize": size_text(image.size_bytes)}
+    return {
+        "Containers": "N/A",
+        "CreatedAt": image.created[:19].replace("T", " ") + " +0000 UTC",
+        "CreatedSince": f"{ago(time.time() - at)} ago",
+        "Digest": "<none>",
+        "ID": image.id[:12],
+        "Repository": image.repository,
+        "SharedSize": "N/A",
+        "Size": size_text(image.size_bytes),
+        "Tag": image.tag,
+        "UniqueSize": "N/A",
+        "VirtualSize": size_text(image.size_bytes),
+    }
 
 
 def pick(words: list[str], *names: str) -> str | None:
@@ -139,7 +243,9 @@ async def listing(call: Call, rows: list[dict[str, Any]], form: str | None, colu
         titled = form.startswith("table ")
         template = Template(form.removeprefix("table "))
         if titled:
-            await call.out(re.sub(r"\{\{\s*\.(\w+)\s*\}\}", lambda m: m.group(1).upper(), form[6:]).replace("\\t", "   ") + "\n")
+            await call.out(
+                re.sub(r"\{\{\s*\.(\w+)\s*\}\}", lambda m: m.group(1).upper(), form[6:]).replace("\\t", "   ") + "\n"
+            )
         for item in rows:
             await call.out(template.render(item) + "\n")
         return 0
@@ -173,28 +279,64 @@ async def docker(call: Call) -> int:
         verb = "image-" + words.pop(0)
     elif verb == "system" and words:
         verb = "system-" + words.pop(0)
-    verb = {"images": "image-ls", "rmi": "image-rm", "pull": "image-pull", "load": "image-load", "save": "image-save", "tag": "image-tag", "image-list": "image-ls"}.get(verb, verb)
+    verb = {
+        "images": "image-ls",
+        "rmi": "image-rm",
+        "pull": "image-pull",
+        "load": "image-load",
+        "save": "image-save",
+        "tag": "image-tag",
+        "image-list": "image-ls",
+    }.get(verb, verb)
     function = VERBS.get(verb)
     if function is None:
-        return await call.fail(f"docker: unknown command: docker {verb}\n\nRun 'docker --help' for more information\n", 1)
+        return await call.fail(
+            f"docker: unknown command: docker {verb}\n\nRun 'docker --help' for more information\n", 1
+        )
     try:
-        return await function(call, words)
+        return int(await function(call, words))
     except TemplateError as error:
         return await call.fail(f"template parsing error: {error}\n", 64)
 
 
 async def version(call: Call, words: list[str]) -> int:
     form = pick(words, "-f", "--format")
-    body = {"Client": {"Platform": {"Name": "Docker Engine - Community"}, "Version": VERSION, "ApiVersion": "1.51", "GitCommit": "980b856", "GoVersion": "go1.24.5", "Os": "linux", "Arch": "arm64", "Context": "default"},
-            "Server": {"Platform": {"Name": "Docker Engine - Community"}, "Version": VERSION, "ApiVersion": "1.51", "MinAPIVersion": "1.24", "GitCommit": "bea959c", "Os": "linux", "Arch": "arm64",
-                       "KernelVersion": scene.KERNEL, "Components": [{"Name": "Engine", "Version": VERSION}, {"Name": "containerd", "Version": "1.7.27"}, {"Name": "runc", "Version": "1.2.5"}]}}
+    body = {
+        "Client": {
+            "Platform": {"Name": "Docker Engine - Community"},
+            "Version": VERSION,
+            "ApiVersion": "1.51",
+            "GitCommit": "980b856",
+            "GoVersion": "go1.24.5",
+            "Os": "linux",
+            "Arch": "arm64",
+            "Context": "default",
+        },
+        "Server": {
+            "Platform": {"Name": "Docker Engine - Community"},
+            "Version": VERSION,
+            "ApiVersion": "1.51",
+            "MinAPIVersion": "1.24",
+            "GitCommit": "bea959c",
+            "Os": "linux",
+            "Arch": "arm64",
+            "KernelVersion": scene.KERNEL,
+            "Components": [
+                {"Name": "Engine", "Version": VERSION},
+                {"Name": "containerd", "Version": "1.7.27"},
+                {"Name": "runc", "Version": "1.2.5"},
+            ],
+        },
+    }
     if form == "json":
         await call.out(go_json(body) + "\n")
     elif form:
         await call.out(Template(form).render(body) + "\n")
     else:
-        await call.out(f"Client: Docker Engine - Community\n Version:           {VERSION}\n API version:       1.51\n OS/Arch:           linux/arm64\n\nServer: Docker Engine - Community\n Engine:\n"
-                       f"  Version:          {VERSION}\n  API version:      1.51 (minimum version 1.24)\n  OS/Arch:          linux/arm64\n")
+        await call.out(
+            f"Client: Docker Engine - Community\n Version:           {VERSION}\n API version:       1.51\n OS/Arch:           linux/arm64\n\nServer: Docker Engine - Community\n Engine:\n"
+            f"  Version:          {VERSION}\n  API version:      1.51 (minimum version 1.24)\n  OS/Arch:          linux/arm64\n"
+        )
     return 0
 
 
@@ -203,19 +345,47 @@ async def info(call: Call, words: list[str]) -> int:
     containers = list(node.containers.values())
     running = sum(c.running for c in containers)
     body: dict[str, Any] = {
-        "ID": "0a1b2c3d-1111-2222-3333-444455556666", "Containers": len(containers), "ContainersRunning": running, "ContainersPaused": 0, "ContainersStopped": len(containers) - running,
-        "Images": len(node.images), "Driver": "overlay2", "MemoryLimit": True, "KernelVersion": scene.KERNEL, "OperatingSystem": "Ubuntu 24.04.3 LTS", "OSVersion": "24.04", "OSType": "linux",
-        "Architecture": "aarch64", "NCPU": 20, "MemTotal": scene.MEM_TOTAL_KB * 1024, "DockerRootDir": "/var/lib/docker", "Name": node.name, "ServerVersion": VERSION, "CgroupDriver": "systemd",
-        "CgroupVersion": "2", "LoggingDriver": "json-file", "DefaultRuntime": "runc", "Runtimes": {"io.containerd.runc.v2": {"path": "runc"}, "nvidia": {"path": "nvidia-container-runtime"},
-                                                                                                        "runc": {"path": "runc"}}, "SecurityOptions": ["name=apparmor", "name=seccomp,profile=builtin", "name=cgroupns"], "Labels": [], "Warnings": None,
-        "ClientInfo": {"Version": VERSION, "Context": "default", "Plugins": []}}
+        "ID": "0a1b2c3d-1111-2222-3333-444455556666",
+        "Containers": len(containers),
+        "ContainersRunning": running,
+        "ContainersPaused": 0,
+        "ContainersStopped": len(containers) - running,
+        "Images": len(node.images),
+        "Driver": "overlay2",
+        "MemoryLimit": True,
+        "KernelVersion": scene.KERNEL,
+        "OperatingSystem": "Ubuntu 24.04.3 LTS",
+        "OSVersion": "24.04",
+        "OSType": "linux",
+        "Architecture": "aarch64",
+        "NCPU": 20,
+        "MemTotal": scene.MEM_TOTAL_KB * 1024,
+        "DockerRootDir": "/var/lib/docker",
+        "Name": node.name,
+        "ServerVersion": VERSION,
+        "CgroupDriver": "systemd",
+        "CgroupVersion": "2",
+        "LoggingDriver": "json-file",
+        "DefaultRuntime": "runc",
+        "Runtimes": {
+            "io.containerd.runc.v2": {"path": "runc"},
+            "nvidia": {"path": "nvidia-container-runtime"},
+            "runc": {"path": "runc"},
+        },
+        "SecurityOptions": ["name=apparmor", "name=seccomp,profile=builtin", "name=cgroupns"],
+        "Labels": [],
+        "Warnings": None,
+        "ClientInfo": {"Version": VERSION, "Context": "default", "Plugins": []},
+    }
     if form == "json":
         await call.out(go_json(body) + "\n")
     elif form:
         await call.out(Template(form).render(body) + "\n")
     else:
-        await call.out(f"Client: Docker Engine - Community\n Version:    {VERSION}\n\nServer:\n Containers: {len(containers)}\n  Running: {running}\n Server Version: {VERSION}\n Storage Driver: overlay2\n"
-                       f" Runtimes: io.containerd.runc.v2 nvidia runc\n Default Runtime: runc\n Kernel Version: {scene.KERNEL}\n Operating System: Ubuntu 24.04.3 LTS\n Architecture: aarch64\n CPUs: 20\n Name: {node.name}\n")
+        await call.out(
+            f"Client: Docker Engine - Community\n Version:    {VERSION}\n\nServer:\n Containers: {len(containers)}\n  Running: {running}\n Server Version: {VERSION}\n Storage Driver: overlay2\n"
+            f" Runtimes: io.containerd.runc.v2 nvidia runc\n Default Runtime: runc\n Kernel Version: {scene.KERNEL}\n Operating System: Ubuntu 24.04.3 LTS\n Architecture: aarch64\n CPUs: 20\n Name: {node.name}\n"
+        )
     return 0
 
 
@@ -251,7 +421,20 @@ async def ps(call: Call, words: list[str]) -> int:
     if "--no-trunc" in words:
         for item, c in zip(rows, found, strict=True):
             item["ID"], item["Command"] = c.id, '"' + " ".join([*c.entrypoint, *c.argv] or c.image.command) + '"'
-    return await listing(call, rows, form, [("CONTAINER ID", "ID"), ("IMAGE", "Image"), ("COMMAND", "Command"), ("CREATED", "RunningFor"), ("STATUS", "Status"), ("PORTS", "Ports"), ("NAMES", "Names")])
+    return await listing(
+        call,
+        rows,
+        form,
+        [
+            ("CONTAINER ID", "ID"),
+            ("IMAGE", "Image"),
+            ("COMMAND", "Command"),
+            ("CREATED", "RunningFor"),
+            ("STATUS", "Status"),
+            ("PORTS", "Ports"),
+            ("NAMES", "Names"),
+        ],
+    )
 
 
 async def inspect(call: Call, words: list[str]) -> int:
@@ -268,7 +451,11 @@ async def inspect(call: Call, words: list[str]) -> int:
         elif image is not None:
             found.append(inspect_image(image))
         else:
-            await call.err(f"Error: No such {'object' if kind is None else kind}: {name}\n" if kind != "image" else f"Error: No such image: {name}\n")
+            await call.err(
+                f"Error: No such {'object' if kind is None else kind}: {name}\n"
+                if kind != "image"
+                else f"Error: No such image: {name}\n"
+            )
             code = 1
     return await shown(call, found, form, code)
 
@@ -299,9 +486,13 @@ async def image_inspect(call: Call, words: list[str]) -> int:
 async def image_ls(call: Call, words: list[str]) -> int:
     form, filters = pick(words, "--format"), pick_all(words, "-f", "--filter")
     found = list(call.node.images)
-    names = [word for word in words if not word.startswith("-")] + [f.split("=", 1)[1] for f in filters if f.startswith("reference=")]
+    names = [word for word in words if not word.startswith("-")] + [
+        f.split("=", 1)[1] for f in filters if f.startswith("reference=")
+    ]
     if names:
-        found = [image for image in found if any(n in (image.repository, f"{image.repository}:{image.tag}") for n in names)]
+        found = [
+            image for image in found if any(n in (image.repository, f"{image.repository}:{image.tag}") for n in names)
+        ]
     if flagged(words, "-q", "--quiet"):
         for image in found:
             await call.out(("sha256:" + image.id if "--no-trunc" in words else image.id[:12]) + "\n")
@@ -312,7 +503,18 @@ async def image_ls(call: Call, words: list[str]) -> int:
             item["ID"] = "sha256:" + image.id
         if "--digests" in words:
             item["Digest"] = image.digest
-    return await listing(call, rows, form, [("REPOSITORY", "Repository"), ("TAG", "Tag"), ("IMAGE ID", "ID"), ("CREATED", "CreatedSince"), ("SIZE", "Size")])
+    return await listing(
+        call,
+        rows,
+        form,
+        [
+            ("REPOSITORY", "Repository"),
+            ("TAG", "Tag"),
+            ("IMAGE ID", "ID"),
+            ("CREATED", "CreatedSince"),
+            ("SIZE", "Size"),
+        ],
+    )
 
 
 async def image_rm(call: Call, words: list[str]) -> int:
@@ -325,7 +527,9 @@ async def image_rm(call: Call, words: list[str]) -> int:
             continue
         user = next((c for c in call.node.containers.values() if c.image is image), None)
         if user is not None and not flagged(words, "-f", "--force"):
-            await call.err(f"Error response from daemon: conflict: unable to remove repository reference \"{name}\" (must force) - container {user.id[:12]} is using its referenced image {image.id[:12]}\n")
+            await call.err(
+                f'Error response from daemon: conflict: unable to remove repository reference "{name}" (must force) - container {user.id[:12]} is using its referenced image {image.id[:12]}\n'
+            )
             code = 1
             continue
         call.node.images.remove(image)
@@ -336,9 +540,16 @@ async def image_rm(call: Call, words: list[str]) -> int:
 async def image_pull(call: Call, words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     await call.world_pause(2) if hasattr(call, "world_pause") else await call.node.world.pause(2)
-    address = "lookup registry-1.docker.io on 127.0.0.53:53: server misbehaving" if not call.node.seed.internet else "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)"
+    address = (
+        "lookup registry-1.docker.io on 127.0.0.53:53: server misbehaving"
+        if not call.node.seed.internet
+        else "net/http: request canceled while waiting for connection (Client.Timeout exceeded while awaiting headers)"
+    )
     del name
-    return await call.fail(f'Error response from daemon: Get "https://registry-1.docker.io/v2/": {"dial tcp: " if not call.node.seed.internet else ""}{address}\n', 1)
+    return await call.fail(
+        f'Error response from daemon: Get "https://registry-1.docker.io/v2/": {"dial tcp: " if not call.node.seed.internet else ""}{address}\n',
+        1,
+    )
 
 
 async def nothing(call: Call, words: list[str]) -> int:
@@ -347,13 +558,78 @@ async def nothing(call: Call, words: list[str]) -> int:
 
 def parse_run(words: list[str]) -> tuple[dict[str, Any], list[str], str | None]:
     """The options of docker run, the image and command, and an unknown flag if there was one."""
-    single = {"-d": "detach", "--detach": "detach", "-i": "interactive", "--interactive": "interactive", "-t": "tty", "--tty": "tty", "--rm": "rm", "--privileged": "privileged", "--init": "init",
-              "--read-only": "read_only", "--no-healthcheck": "x", "-it": "interactive", "-ti": "interactive", "-dit": "detach", "-P": "x", "-q": "x", "--quiet": "x", "--oom-kill-disable": "x"}
-    valued = {"--name": "name", "-e": "env", "--env": "env", "--env-file": "env_file", "-v": "volume", "--volume": "volume", "--mount": "mount", "--network": "network", "--net": "network", "--ipc": "ipc", "--shm-size": "shm",
-              "--gpus": "gpus", "--device": "device", "--cap-add": "cap", "--cap-drop": "cap", "--ulimit": "ulimit", "-l": "label", "--label": "label", "--restart": "restart", "--entrypoint": "entrypoint", "-p": "publish",
-              "--publish": "publish", "-w": "workdir", "--workdir": "workdir", "-u": "user", "--user": "user", "--hostname": "hostname", "-h": "hostname", "-m": "memory", "--memory": "memory",
-              "--memory-swap": "x", "--pid": "x", "--runtime": "x", "--security-opt": "x", "--log-opt": "x", "--log-driver": "x", "--pull": "pull", "--platform": "x", "--stop-timeout": "x", "--add-host": "x",
-              "--cpus": "x", "--tmpfs": "x", "--uts": "x", "--group-add": "x", "--cidfile": "x", "--stop-signal": "x", "--sysctl": "x", "--cgroupns": "x", "--oom-score-adj": "x", "--memory-swappiness": "x"}
+    single = {
+        "-d": "detach",
+        "--detach": "detach",
+        "-i": "interactive",
+        "--interactive": "interactive",
+        "-t": "tty",
+        "--tty": "tty",
+        "--rm": "rm",
+        "--privileged": "privileged",
+        "--init": "init",
+        "--read-only": "read_only",
+        "--no-healthcheck": "x",
+        "-it": "interactive",
+        "-ti": "interactive",
+        "-dit": "detach",
+        "-P": "x",
+        "-q": "x",
+        "--quiet": "x",
+        "--oom-kill-disable": "x",
+    }
+    valued = {
+        "--name": "name",
+        "-e": "env",
+        "--env": "env",
+        "--env-file": "env_file",
+        "-v": "volume",
+        "--volume": "volume",
+        "--mount": "mount",
+        "--network": "network",
+        "--net": "network",
+        "--ipc": "ipc",
+        "--shm-size": "shm",
+        "--gpus": "gpus",
+        "--device": "device",
+        "--cap-add": "cap",
+        "--cap-drop": "cap",
+        "--ulimit": "ulimit",
+        "-l": "label",
+        "--label": "label",
+        "--restart": "restart",
+        "--entrypoint": "entrypoint",
+        "-p": "publish",
+        "--publish": "publish",
+        "-w": "workdir",
+        "--workdir": "workdir",
+        "-u": "user",
+        "--user": "user",
+        "--hostname": "hostname",
+        "-h": "hostname",
+        "-m": "memory",
+        "--memory": "memory",
+        "--memory-swap": "x",
+        "--pid": "x",
+        "--runtime": "x",
+        "--security-opt": "x",
+        "--log-opt": "x",
+        "--log-driver": "x",
+        "--pull": "pull",
+        "--platform": "x",
+        "--stop-timeout": "x",
+        "--add-host": "x",
+        "--cpus": "x",
+        "--tmpfs": "x",
+        "--uts": "x",
+        "--group-add": "x",
+        "--cidfile": "x",
+        "--stop-signal": "x",
+        "--sysctl": "x",
+        "--cgroupns": "x",
+        "--oom-score-adj": "x",
+        "--memory-swappiness": "x",
+    }
     given: dict[str, Any] = {}
     rest = list(words)
     while rest and rest[0].startswith("-"):
@@ -399,23 +675,67 @@ async def environment_of(call: Call, given: dict[str, Any]) -> dict[str, str] | 
 async def make(call: Call, words: list[str]) -> tuple[Container | None, dict[str, Any], int]:
     given, rest, unknown = parse_run(words)
     if unknown:
-        return None, given, await call.fail(f"unknown {'flag' if unknown.startswith('--') else 'shorthand flag'}: {unknown}\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]\n\nRun 'docker run --help' for more information\n", 125)
+        return (
+            None,
+            given,
+            await call.fail(
+                f"unknown {'flag' if unknown.startswith('--') else 'shorthand flag'}: {unknown}\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]\n\nRun 'docker run --help' for more information\n",
+                125,
+            ),
+        )
     if not rest:
-        return None, given, await call.fail("docker: 'docker run' requires at least 1 argument\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]\n", 1)
+        return (
+            None,
+            given,
+            await call.fail(
+                "docker: 'docker run' requires at least 1 argument\n\nUsage:  docker run [OPTIONS] IMAGE [COMMAND] [ARG...]\n",
+                1,
+            ),
+        )
     node, ref = call.node, rest[0]
-    name = given.get("name", [f"{node.random.choice(('quirky', 'eager', 'brave', 'calm'))}_{node.random.choice(('hopper', 'curie', 'noether', 'turing'))}{node.random.randint(1, 99)}"])[0]
+    name = given.get(
+        "name",
+        [
+            f"{node.random.choice(('quirky', 'eager', 'brave', 'calm'))}_{node.random.choice(('hopper', 'curie', 'noether', 'turing'))}{node.random.randint(1, 99)}"
+        ],
+    )[0]
     image = node.image(ref)
     if image is None:
         await call.err(f"Unable to find image '{ref if ':' in ref else ref + ':latest'}' locally\n")
         await node.world.pause(2)
-        reason = "dial tcp: lookup registry-1.docker.io on 127.0.0.53:53: server misbehaving" if not node.seed.internet else "net/http: request canceled while waiting for connection"
-        return None, given, await call.fail(f'docker: Error response from daemon: Get "https://registry-1.docker.io/v2/": {reason}\n\nRun \'docker run --help\' for more information\n', 125)
+        reason = (
+            "dial tcp: lookup registry-1.docker.io on 127.0.0.53:53: server misbehaving"
+            if not node.seed.internet
+            else "net/http: request canceled while waiting for connection"
+        )
+        return (
+            None,
+            given,
+            await call.fail(
+                f"docker: Error response from daemon: Get \"https://registry-1.docker.io/v2/\": {reason}\n\nRun 'docker run --help' for more information\n",
+                125,
+            ),
+        )
     if name in node.containers:
         other = node.containers[name]
-        return None, given, await call.fail(f'docker: Error response from daemon: Conflict. The container name "/{name}" is already in use by container "{other.id}". You have to remove (or rename) that container to be able '
-                                            "to reuse that name.\n\nRun 'docker run --help' for more information\n", 125)
+        return (
+            None,
+            given,
+            await call.fail(
+                f'docker: Error response from daemon: Conflict. The container name "/{name}" is already in use by container "{other.id}". You have to remove (or rename) that container to be able '
+                "to reuse that name.\n\nRun 'docker run --help' for more information\n",
+                125,
+            ),
+        )
     if "disk-full" in node.faults:
-        return None, given, await call.fail("docker: Error response from daemon: mkdir /var/lib/docker/overlay2/0a1b: no space left on device.\n", 125)
+        return (
+            None,
+            given,
+            await call.fail(
+                "docker: Error response from daemon: mkdir /var/lib/docker/overlay2/0a1b: no space left on device.\n",
+                125,
+            ),
+        )
     environment = await environment_of(call, given)
     if isinstance(environment, int):
         return None, given, environment
@@ -426,8 +746,20 @@ async def make(call: Call, words: list[str]) -> tuple[Container | None, dict[str
             mounts.append((parts[0], parts[1], "ro" in parts[2:] or (len(parts) > 2 and "ro" in parts[2].split(","))))
     for text in given.get("mount", []):
         pairs = dict(part.split("=", 1) if "=" in part else (part, "true") for part in text.split(","))
-        mounts.append((pairs.get("source", pairs.get("src", "")), pairs.get("target", pairs.get("dst", pairs.get("destination", ""))), "readonly" in pairs or "ro" in pairs))
-    entrypoint = shlex.split(given["entrypoint"][0]) if given.get("entrypoint") and given["entrypoint"][0] else [] if "entrypoint" in given else list(image.entrypoint)
+        mounts.append(
+            (
+                pairs.get("source", pairs.get("src", "")),
+                pairs.get("target", pairs.get("dst", pairs.get("destination", ""))),
+                "readonly" in pairs or "ro" in pairs,
+            )
+        )
+    entrypoint = (
+        shlex.split(given["entrypoint"][0])
+        if given.get("entrypoint") and given["entrypoint"][0]
+        else []
+        if "entrypoint" in given
+        else list(image.entrypoint)
+    )
     for device in given.get("device", []):
         if device.startswith("/dev/infiniband") or device.startswith("/dev/nvidia"):
             continue
@@ -436,8 +768,24 @@ async def make(call: Call, words: list[str]) -> tuple[Container | None, dict[str
         numbers = [int(part) for part in re.findall(r"\d+", text.rsplit("/", 1)[0])][-2:]
         ports.append((numbers[0], numbers[-1]))
     labels = dict(text.split("=", 1) if "=" in text else (text, "") for text in given.get("label", []))
-    container = Container(name, image, rest[1:], environment, labels, entrypoint, given.get("restart", ["no"])[0].split(":")[0], given.get("network", ["bridge"])[0],
-                          given.get("ipc", ["private"])[0], bytes_of(given.get("shm", ["64m"])[0]), bool(given.get("privileged")), mounts, given.get("device", []), ports, bool(given.get("rm")), ref)
+    container = Container(
+        name,
+        image,
+        rest[1:],
+        environment,
+        labels,
+        entrypoint,
+        given.get("restart", ["no"])[0].split(":")[0],
+        given.get("network", ["bridge"])[0],
+        given.get("ipc", ["private"])[0],
+        bytes_of(given.get("shm", ["64m"])[0]),
+        bool(given.get("privileged")),
+        mounts,
+        given.get("device", []),
+        ports,
+        bool(given.get("rm")),
+        ref,
+    )
     return container, given, 0
 
 
@@ -451,8 +799,11 @@ async def run(call: Call, words: list[str]) -> int:
         if not container.remove:
             node.containers[container.name] = container
         container.exit_code = 127
-        return await call.fail(f'docker: Error response from daemon: failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: '
-                               f'error during container init: exec: "{command[0]}": executable file not found in $PATH: unknown\n\nRun \'docker run --help\' for more information\n', 127)
+        return await call.fail(
+            f"docker: Error response from daemon: failed to create task for container: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: "
+            f"error during container init: exec: \"{command[0]}\": executable file not found in $PATH: unknown\n\nRun 'docker run --help' for more information\n",
+            127,
+        )
     node.containers[container.name] = container
     await node.world.pause(0.6)
     if given.get("detach"):
@@ -539,7 +890,10 @@ async def execute(call: Call, words: list[str]) -> int:
     if not command:
         return await call.fail("docker: 'docker exec' requires at least 2 arguments\n", 1)
     if not exists(call, command[0]):
-        return await call.fail(f'OCI runtime exec failed: exec failed: unable to start container process: exec: "{command[0]}": executable file not found in $PATH: unknown\n', 127)
+        return await call.fail(
+            f'OCI runtime exec failed: exec failed: unable to start container process: exec: "{command[0]}": executable file not found in $PATH: unknown\n',
+            127,
+        )
     full = {**runtime.container_environment(call.node, container), **environment}
     found = runtime.known(command)
     if given.get("detach"):
@@ -550,7 +904,14 @@ async def execute(call: Call, words: list[str]) -> int:
                 container.log.write(data, stream)
 
         quiet.sink = drop
-        task = call.node.world.spawn(runtime.program(quiet, container, [word.replace("> /proc/1/fd/1 2>&1", "").replace(">/proc/1/fd/1 2>&1", "") for word in command], False))
+        task = call.node.world.spawn(
+            runtime.program(
+                quiet,
+                container,
+                [word.replace("> /proc/1/fd/1 2>&1", "").replace(">/proc/1/fd/1 2>&1", "") for word in command],
+                False,
+            )
+        )
         container.tasks.add(task)
         task.add_done_callback(container.tasks.discard)
         return 0
@@ -585,8 +946,11 @@ async def inside_program(call: Call, words: list[str]) -> int:
             silent = True
 
     call.sink = send
-    work = engine.serve(call, container, words[1:]) if words[0] == "vllm" else ray.ray(call)
-    task = call.node.world.spawn(work)
+
+    async def work() -> int:
+        return await (engine.serve(call, container, words[1:]) if words[0] == "vllm" else ray.ray(call))
+
+    task = call.node.world.spawn(work())
     container.tasks.add(task)
     task.add_done_callback(container.tasks.discard)
     try:
@@ -667,7 +1031,9 @@ def since_time(text: str | None) -> float:
         return float(text)
     found = re.findall(r"([\d.]+)(h|m|s|ms)", text)
     if found and "T" not in text:
-        return time.time() - sum(float(number) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for number, unit in found)
+        return time.time() - sum(
+            float(number) * {"h": 3600, "m": 60, "s": 1, "ms": 0.001}[unit] for number, unit in found
+        )
     import datetime
 
     try:
@@ -705,7 +1071,10 @@ async def stop(call: Call, words: list[str]) -> int:
 async def kill(call: Call, words: list[str]) -> int:
     async def act(container: Container, name: str) -> int:
         if not container.running:
-            return await call.fail(f"Error response from daemon: cannot kill container: {name}: container {container.id} is not running\n", 1)
+            return await call.fail(
+                f"Error response from daemon: cannot kill container: {name}: container {container.id} is not running\n",
+                1,
+            )
         await runtime.kill_container(call.node, container)
         await call.out(name + "\n")
         return 0
@@ -724,7 +1093,10 @@ async def remove(call: Call, words: list[str]) -> int:
                 await call.err(f"Error response from daemon: No such container: {name}\n")
             continue
         if container.running and not force:
-            code = await call.fail(f'Error response from daemon: cannot remove container "/{container.name}": container is running: stop the container before removing or force remove\n', 1)
+            code = await call.fail(
+                f'Error response from daemon: cannot remove container "/{container.name}": container is running: stop the container before removing or force remove\n',
+                1,
+            )
             continue
         await runtime.remove_container(call.node, container)
         await call.out(name + "\n")
@@ -771,17 +1143,67 @@ async def stats(call: Call, words: list[str]) -> int:
     rows = []
     for c in call.node.containers.values():
         if c.running and (not names or c.name in names or any(c.id.startswith(n) for n in names)):
-            rows.append({"BlockIO": "1.2GB / 0B", "CPUPerc": "3.15%", "Container": c.id[:12], "ID": c.id[:12], "MemPerc": "4.31%", "MemUsage": "5.157GiB / 119.7GiB", "Name": c.name, "NetIO": "0B / 0B", "PIDs": "214"})
-    return await listing(call, rows, form, [("CONTAINER ID", "ID"), ("NAME", "Name"), ("CPU %", "CPUPerc"), ("MEM USAGE / LIMIT", "MemUsage"), ("MEM %", "MemPerc"), ("PIDS", "PIDs")])
+            rows.append(
+                {
+                    "BlockIO": "1.2GB / 0B",
+                    "CPUPerc": "3.15%",
+                    "Container": c.id[:12],
+                    "ID": c.id[:12],
+                    "MemPerc": "4.31%",
+                    "MemUsage": "5.157GiB / 119.7GiB",
+                    "Name": c.name,
+                    "NetIO": "0B / 0B",
+                    "PIDs": "214",
+                }
+            )
+    return await listing(
+        call,
+        rows,
+        form,
+        [
+            ("CONTAINER ID", "ID"),
+            ("NAME", "Name"),
+            ("CPU %", "CPUPerc"),
+            ("MEM USAGE / LIMIT", "MemUsage"),
+            ("MEM %", "MemPerc"),
+            ("PIDS", "PIDs"),
+        ],
+    )
 
 
 async def system_df(call: Call, words: list[str]) -> int:
     form = pick(words, "--format")
     size = size_text(sum(image.size_bytes for image in call.node.images))
-    rows = [{"Active": "1", "Reclaimable": "21.7GB (45%)", "Size": size, "TotalCount": str(len(call.node.images)), "Type": "Images"},
-            {"Active": str(sum(c.running for c in call.node.containers.values())), "Reclaimable": "0B (0%)", "Size": "1.2MB", "TotalCount": str(len(call.node.containers)), "Type": "Containers"},
-            {"Active": "0", "Reclaimable": "0B", "Size": "0B", "TotalCount": "0", "Type": "Local Volumes"}, {"Active": "0", "Reclaimable": "0B", "Size": "0B", "TotalCount": "0", "Type": "Build Cache"}]
-    return await listing(call, rows, form, [("TYPE", "Type"), ("TOTAL", "TotalCount"), ("ACTIVE", "Active"), ("SIZE", "Size"), ("RECLAIMABLE", "Reclaimable")])
+    rows = [
+        {
+            "Active": "1",
+            "Reclaimable": "21.7GB (45%)",
+            "Size": size,
+            "TotalCount": str(len(call.node.images)),
+            "Type": "Images",
+        },
+        {
+            "Active": str(sum(c.running for c in call.node.containers.values())),
+            "Reclaimable": "0B (0%)",
+            "Size": "1.2MB",
+            "TotalCount": str(len(call.node.containers)),
+            "Type": "Containers",
+        },
+        {"Active": "0", "Reclaimable": "0B", "Size": "0B", "TotalCount": "0", "Type": "Local Volumes"},
+        {"Active": "0", "Reclaimable": "0B", "Size": "0B", "TotalCount": "0", "Type": "Build Cache"},
+    ]
+    return await listing(
+        call,
+        rows,
+        form,
+        [
+            ("TYPE", "Type"),
+            ("TOTAL", "TotalCount"),
+            ("ACTIVE", "Active"),
+            ("SIZE", "Size"),
+            ("RECLAIMABLE", "Reclaimable"),
+        ],
+    )
 
 
 async def top(call: Call, words: list[str]) -> int:
@@ -789,10 +1211,14 @@ async def top(call: Call, words: list[str]) -> int:
     container = call.node.container(names[0]) if names else None
     if container is None:
         return await missing(call, names[0] if names else "")
-    await call.out("UID                 PID                 PPID                C                   STIME               TTY                 TIME                CMD\n")
+    await call.out(
+        "UID                 PID                 PPID                C                   STIME               TTY                 TIME                CMD\n"
+    )
     for process in call.node.processes.values():
         if process.container == container.name:
-            await call.out(f"{process.user:<20}{process.pid:<20}{1:<20}{0:<20}{'10:00':<20}{'?':<20}{'00:00:01':<20}{process.title}\n")
+            await call.out(
+                f"{process.user:<20}{process.pid:<20}{1:<20}{0:<20}{'10:00':<20}{'?':<20}{'00:00:01':<20}{process.title}\n"
+            )
     return 0
 
 
@@ -823,9 +1249,36 @@ async def unsupported(call: Call, words: list[str]) -> int:
 
 
 VERBS: dict[str, Any] = {
-    "version": version, "info": info, "system-info": info, "ps": ps, "inspect": inspect, "image-inspect": image_inspect, "image-ls": image_ls, "image-rm": image_rm, "image-pull": image_pull, "run": run, "create": create,
-    "exec": execute, "logs": logs, "stop": stop, "kill": kill, "rm": remove, "start": start, "restart": restart, "wait": wait, "stats": stats, "system-df": system_df, "top": top, "rename": rename, "update": update,
-    "network": unsupported, "volume": unsupported, "context": unsupported, "image-prune": unsupported, "prune": unsupported, "system-prune": unsupported,
+    "version": version,
+    "info": info,
+    "system-info": info,
+    "ps": ps,
+    "inspect": inspect,
+    "image-inspect": image_inspect,
+    "image-ls": image_ls,
+    "image-rm": image_rm,
+    "image-pull": image_pull,
+    "run": run,
+    "create": create,
+    "exec": execute,
+    "logs": logs,
+    "stop": stop,
+    "kill": kill,
+    "rm": remove,
+    "start": start,
+    "restart": restart,
+    "wait": wait,
+    "stats": stats,
+    "system-df": system_df,
+    "top": top,
+    "rename": rename,
+    "update": update,
+    "network": unsupported,
+    "volume": unsupported,
+    "context": unsupported,
+    "image-prune": unsupported,
+    "prune": unsupported,
+    "system-prune": unsupported,
 }
 
 

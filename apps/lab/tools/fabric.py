@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Interfaces, RoCE ports and routes."""
 
 from __future__ import annotations
@@ -19,31 +20,101 @@ def broadcast(address: str) -> str:
 
 def entries(node: Node, *, addresses: bool) -> list[dict[str, object]]:
     forever = 4294967295
-    found: list[dict[str, object]] = [{"ifindex": 1, "ifname": "lo", "flags": ["LOOPBACK", "UP", "LOWER_UP"], "mtu": 65536, "qdisc": "noqueue", "operstate": "UNKNOWN",
-                                       "group": "default", "txqlen": 1000, "link_type": "loopback", "address": "00:00:00:00:00:00", "broadcast": "00:00:00:00:00:00"}]
+    found: list[dict[str, object]] = [
+        {
+            "ifindex": 1,
+            "ifname": "lo",
+            "flags": ["LOOPBACK", "UP", "LOWER_UP"],
+            "mtu": 65536,
+            "qdisc": "noqueue",
+            "operstate": "UNKNOWN",
+            "group": "default",
+            "txqlen": 1000,
+            "link_type": "loopback",
+            "address": "00:00:00:00:00:00",
+            "broadcast": "00:00:00:00:00:00",
+        }
+    ]
     if addresses:
-        found[0]["addr_info"] = [{"family": "inet", "local": "127.0.0.1", "prefixlen": 8, "scope": "host", "label": "lo", "valid_life_time": forever,
-                                  "preferred_life_time": forever}]
+        found[0]["addr_info"] = [
+            {
+                "family": "inet",
+                "local": "127.0.0.1",
+                "prefixlen": 8,
+                "scope": "host",
+                "label": "lo",
+                "valid_life_time": forever,
+                "preferred_life_time": forever,
+            }
+        ]
     for number, card in enumerate(node.seed.cards, start=2):
-        entry: dict[str, object] = {"ifindex": number, "ifname": card.name, "flags": flags(card), "mtu": card.mtu, "qdisc": "mq" if card.up else "noqueue",
-                                    "operstate": "UP" if card.up else "DOWN", "group": "default", "txqlen": 1000, "link_type": "ether", "address": card.mac,
-                                    "broadcast": "ff:ff:ff:ff:ff:ff"}
+        entry: dict[str, object] = {
+            "ifindex": number,
+            "ifname": card.name,
+            "flags": flags(card),
+            "mtu": card.mtu,
+            "qdisc": "mq" if card.up else "noqueue",
+            "operstate": "UP" if card.up else "DOWN",
+            "group": "default",
+            "txqlen": 1000,
+            "link_type": "ether",
+            "address": card.mac,
+            "broadcast": "ff:ff:ff:ff:ff:ff",
+        }
         if addresses:
             info: list[dict[str, object]] = []
             if card.address:
-                info.append({"family": "inet", "local": card.address, "prefixlen": card.prefix, "broadcast": broadcast(card.address), "scope": "global",
-                             **({"dynamic": True, "noprefixroute": True} if card.dynamic else {}), "label": card.name, "valid_life_time": forever,
-                             "preferred_life_time": forever})
+                info.append(
+                    {
+                        "family": "inet",
+                        "local": card.address,
+                        "prefixlen": card.prefix,
+                        "broadcast": broadcast(card.address),
+                        "scope": "global",
+                        **({"dynamic": True, "noprefixroute": True} if card.dynamic else {}),
+                        "label": card.name,
+                        "valid_life_time": forever,
+                        "preferred_life_time": forever,
+                    }
+                )
                 parts = card.mac.split(":")
-                info.append({"family": "inet6", "local": f"fe80::{int(parts[0], 16) ^ 2:x}{parts[1]}:{parts[2]}ff:fe{parts[3]}:{parts[4]}{parts[5]}", "prefixlen": 64,
-                             "scope": "link", "valid_life_time": forever, "preferred_life_time": forever})
+                info.append(
+                    {
+                        "family": "inet6",
+                        "local": f"fe80::{int(parts[0], 16) ^ 2:x}{parts[1]}:{parts[2]}ff:fe{parts[3]}:{parts[4]}{parts[5]}",
+                        "prefixlen": 64,
+                        "scope": "link",
+                        "valid_life_time": forever,
+                        "preferred_life_time": forever,
+                    }
+                )
             entry["addr_info"] = info
         found.append(entry)
-    bridge: dict[str, object] = {"ifindex": 12, "ifname": "docker0", "flags": ["NO-CARRIER", "BROADCAST", "MULTICAST", "UP"], "mtu": 1500, "qdisc": "noqueue",
-                                 "operstate": "DOWN", "group": "default", "link_type": "ether", "address": "02:42:ac:11:00:02", "broadcast": "ff:ff:ff:ff:ff:ff"}
+    bridge: dict[str, object] = {
+        "ifindex": 12,
+        "ifname": "docker0",
+        "flags": ["NO-CARRIER", "BROADCAST", "MULTICAST", "UP"],
+        "mtu": 1500,
+        "qdisc": "noqueue",
+        "operstate": "DOWN",
+        "group": "default",
+        "link_type": "ether",
+        "address": "02:42:ac:11:00:02",
+        "broadcast": "ff:ff:ff:ff:ff:ff",
+    }
     if addresses:
-        bridge["addr_info"] = [{"family": "inet", "local": "172.17.0.1", "prefixlen": 16, "broadcast": "172.17.255.255", "scope": "global", "label": "docker0",
-                                "valid_life_time": forever, "preferred_life_time": forever}]
+        bridge["addr_info"] = [
+            {
+                "family": "inet",
+                "local": "172.17.0.1",
+                "prefixlen": 16,
+                "broadcast": "172.17.255.255",
+                "scope": "global",
+                "label": "docker0",
+                "valid_life_time": forever,
+                "preferred_life_time": forever,
+            }
+        ]
     found.append(bridge)
     return found
 
@@ -53,9 +124,36 @@ def routes(node: Node) -> list[dict[str, object]]:
     for card in node.seed.cards:
         if card.address and card.up:
             if not card.hca and node.seed.internet:
-                found.append({"dst": "default", "gateway": card.address.rsplit(".", 1)[0] + ".1", "dev": card.name, "protocol": "dhcp", "metric": 100, "flags": []})
-            found.append({"dst": card.address.rsplit(".", 1)[0] + ".0/24", "dev": card.name, "protocol": "kernel", "scope": "link", "prefsrc": card.address, "flags": []})
-    found.append({"dst": "172.17.0.0/16", "dev": "docker0", "protocol": "kernel", "scope": "link", "prefsrc": "172.17.0.1", "flags": ["linkdown"]})
+                found.append(
+                    {
+                        "dst": "default",
+                        "gateway": card.address.rsplit(".", 1)[0] + ".1",
+                        "dev": card.name,
+                        "protocol": "dhcp",
+                        "metric": 100,
+                        "flags": [],
+                    }
+                )
+            found.append(
+                {
+                    "dst": card.address.rsplit(".", 1)[0] + ".0/24",
+                    "dev": card.name,
+                    "protocol": "kernel",
+                    "scope": "link",
+                    "prefsrc": card.address,
+                    "flags": [],
+                }
+            )
+    found.append(
+        {
+            "dst": "172.17.0.0/16",
+            "dev": "docker0",
+            "protocol": "kernel",
+            "scope": "link",
+            "prefsrc": "172.17.0.1",
+            "flags": ["linkdown"],
+        }
+    )
     return found
 
 
@@ -65,7 +163,11 @@ async def ip(call: Call) -> int:
     options = [word for word in words if word.startswith("-")]
     rest = [word for word in words if not word.startswith("-")]
     plain = "".join(word.lstrip("-") for word in options)
-    as_json, one_line, family4 = any(w in ("-j", "-json", "--json") for w in options), any(w in ("-o", "-oneline") for w in options), "4" in plain
+    as_json, one_line, family4 = (
+        any(w in ("-j", "-json", "--json") for w in options),
+        any(w in ("-o", "-oneline") for w in options),
+        "4" in plain,
+    )
     what = rest[0] if rest else ""
     node = call.node
     if what and ("route".startswith(what) or what == "r"):
@@ -86,7 +188,12 @@ async def ip(call: Call) -> int:
         return 0
     addresses = bool(what) and "address".startswith(what)
     if not addresses and not (what and "link".startswith(what)):
-        return await call.fail("Usage: ip [ OPTIONS ] OBJECT { COMMAND | help }\n" if not what else f'Object "{what}" is unknown, try "ip help".\n', 255 if not what else 1)
+        return await call.fail(
+            "Usage: ip [ OPTIONS ] OBJECT { COMMAND | help }\n"
+            if not what
+            else f'Object "{what}" is unknown, try "ip help".\n',
+            255 if not what else 1,
+        )
     if len(rest) > 1 and rest[1] in ("add", "del", "set", "flush"):
         return 0 if call.root else await call.fail("RTNETLINK answers: Operation not permitted\n", 2)
     wanted = next((word for word in rest[1:] if word not in ("show", "list", "dev", "up", "scope", "global")), None)
@@ -110,11 +217,15 @@ async def ip(call: Call) -> int:
             for info in infos:
                 family = info["family"]
                 end = f" brd {info['broadcast']}" if "broadcast" in info else ""
-                await call.out(f"{entry['ifindex']}: {entry['ifname']}    {family} {info['local']}/{info['prefixlen']}{end} scope {info['scope']}"
-                               f"{' ' + str(info['label']) if 'label' in info else ' '}\\       valid_lft forever preferred_lft forever\n")
+                await call.out(
+                    f"{entry['ifindex']}: {entry['ifname']}    {family} {info['local']}/{info['prefixlen']}{end} scope {info['scope']}"
+                    f"{' ' + str(info['label']) if 'label' in info else ' '}\\       valid_lft forever preferred_lft forever\n"
+                )
             continue
-        text = (f"{entry['ifindex']}: {entry['ifname']}: <{','.join(entry['flags'])}> mtu {entry['mtu']} qdisc {entry['qdisc']} state {entry['operstate']}"  # type: ignore[arg-type]
-                f" group default qlen 1000\n    link/{entry['link_type']} {entry['address']} brd {entry['broadcast']}\n")
+        text = (
+            f"{entry['ifindex']}: {entry['ifname']}: <{','.join(entry['flags'])}> mtu {entry['mtu']} qdisc {entry['qdisc']} state {entry['operstate']}"  # type: ignore[arg-type]
+            f" group default qlen 1000\n    link/{entry['link_type']} {entry['address']} brd {entry['broadcast']}\n"
+        )
         for info in infos:
             text += f"    {info['family']} {info['local']}/{info['prefixlen']} scope {info['scope']} {info.get('label', '')}\n       valid_lft forever preferred_lft forever\n"
         await call.out(text)
@@ -125,7 +236,21 @@ async def route_get(call: Call, target: str, as_json: bool) -> int:
     for card in call.node.seed.cards:
         if card.address and card.up and target.rsplit(".", 1)[0] == card.address.rsplit(".", 1)[0]:
             if as_json:
-                await call.out(json.dumps([{"dst": target, "dev": card.name, "prefsrc": card.address, "flags": [], "uid": 1000, "cache": []}]) + "\n")
+                await call.out(
+                    json.dumps(
+                        [
+                            {
+                                "dst": target,
+                                "dev": card.name,
+                                "prefsrc": card.address,
+                                "flags": [],
+                                "uid": 1000,
+                                "cache": [],
+                            }
+                        ]
+                    )
+                    + "\n"
+                )
             else:
                 await call.out(f"{target} dev {card.name} src {card.address} uid 1000 \n    cache \n")
             return 0
@@ -133,7 +258,22 @@ async def route_get(call: Call, target: str, as_json: bool) -> int:
         card = call.node.seed.cards[0]
         gateway = card.address.rsplit(".", 1)[0] + ".1"
         if as_json:
-            await call.out(json.dumps([{"dst": target, "gateway": gateway, "dev": card.name, "prefsrc": card.address, "flags": [], "uid": 1000, "cache": []}]) + "\n")
+            await call.out(
+                json.dumps(
+                    [
+                        {
+                            "dst": target,
+                            "gateway": gateway,
+                            "dev": card.name,
+                            "prefsrc": card.address,
+                            "flags": [],
+                            "uid": 1000,
+                            "cache": [],
+                        }
+                    ]
+                )
+                + "\n"
+            )
         else:
             await call.out(f"{target} via {gateway} dev {card.name} src {card.address} uid 1000 \n    cache \n")
         return 0
@@ -162,10 +302,12 @@ async def ibstat(call: Call) -> int:
             continue
         guid = "0x4cbb4703005e" + card.mac.replace(":", "")[-4:]
         physical = "LinkUp" if card.up else ("Disabled" if card.disabled else "Polling")
-        await call.out(f"CA '{card.hca}'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tFirmware version: 28.45.4028\n\tHardware version: 0\n\tNode GUID: {guid}\n"
-                       f"\tSystem image GUID: {guid[:-1]}0\n\tPort 1:\n\t\tState: {'Active' if card.up else 'Down'}\n\t\tPhysical state: {physical}\n"
-                       f"\t\tRate: {200 if card.up else 40}\n\t\tBase lid: 0\n\t\tLMC: 0\n\t\tSM lid: 0\n\t\tCapability mask: 0x00010000\n\t\tPort GUID: {guid}\n"
-                       "\t\tLink layer: Ethernet\n")
+        await call.out(
+            f"CA '{card.hca}'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tFirmware version: 28.45.4028\n\tHardware version: 0\n\tNode GUID: {guid}\n"
+            f"\tSystem image GUID: {guid[:-1]}0\n\tPort 1:\n\t\tState: {'Active' if card.up else 'Down'}\n\t\tPhysical state: {physical}\n"
+            f"\t\tRate: {200 if card.up else 40}\n\t\tBase lid: 0\n\t\tLMC: 0\n\t\tSM lid: 0\n\t\tCapability mask: 0x00010000\n\t\tPort GUID: {guid}\n"
+            "\t\tLink layer: Ethernet\n"
+        )
     return 0
 
 
@@ -180,8 +322,10 @@ async def ibv_devices(call: Call) -> int:
 @tool("ibv_devinfo")
 async def ibv_devinfo(call: Call) -> int:
     for card in fabric(call.node):
-        await call.out(f"hca_id:\t{card.hca}\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t28.45.4028\n\tphys_port_cnt:\t\t\t1\n\t\tport:\t1\n\t\t\tstate:\t\t\t"
-                       f"{'PORT_ACTIVE (4)' if card.up else 'PORT_DOWN (1)'}\n\t\t\tmax_mtu:\t\t4096 (5)\n\t\t\tactive_mtu:\t\t4096 (5)\n\t\t\tlink_layer:\t\tEthernet\n\n")
+        await call.out(
+            f"hca_id:\t{card.hca}\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t28.45.4028\n\tphys_port_cnt:\t\t\t1\n\t\tport:\t1\n\t\t\tstate:\t\t\t"
+            f"{'PORT_ACTIVE (4)' if card.up else 'PORT_DOWN (1)'}\n\t\t\tmax_mtu:\t\t4096 (5)\n\t\t\tactive_mtu:\t\t4096 (5)\n\t\t\tlink_layer:\t\tEthernet\n\n"
+        )
     return 0
 
 
@@ -189,21 +333,42 @@ async def ibv_devinfo(call: Call) -> int:
 async def rdma(call: Call) -> int:
     cards = fabric(call.node)
     if "-j" in call.arguments or "-jp" in call.arguments:
-        await call.out(json.dumps([{"ifindex": n, "ifname": c.hca, "port": 1, "state": "ACTIVE" if c.up else "DOWN", "physical_state": "LINK_UP" if c.up else
-                                    ("DISABLED" if c.disabled else "POLLING"), "netdev": c.name, "netdev_index": n + 3} for n, c in enumerate(cards)]) + "\n")
+        await call.out(
+            json.dumps(
+                [
+                    {
+                        "ifindex": n,
+                        "ifname": c.hca,
+                        "port": 1,
+                        "state": "ACTIVE" if c.up else "DOWN",
+                        "physical_state": "LINK_UP" if c.up else ("DISABLED" if c.disabled else "POLLING"),
+                        "netdev": c.name,
+                        "netdev_index": n + 3,
+                    }
+                    for n, c in enumerate(cards)
+                ]
+            )
+            + "\n"
+        )
         return 0
     for card in cards:
-        await call.out(f"link {card.hca}/1 state {'ACTIVE physical_state LINK_UP' if card.up else 'DOWN physical_state ' + ('DISABLED' if card.disabled else 'POLLING')} netdev {card.name} \n")
+        await call.out(
+            f"link {card.hca}/1 state {'ACTIVE physical_state LINK_UP' if card.up else 'DOWN physical_state ' + ('DISABLED' if card.disabled else 'POLLING')} netdev {card.name} \n"
+        )
     return 0
 
 
 @tool("show_gids")
 async def show_gids(call: Call) -> int:
-    await call.out("DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n")
+    await call.out(
+        "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n"
+    )
     for card in fabric(call.node):
         if card.up:
             octets = "".join(f"{int(word):02x}" for word in card.address.split("."))
-            await call.out(f"{card.hca}\t1\t3\t0000:0000:0000:0000:0000:ffff:{octets[:4]}:{octets[4:]}\t{card.address}  \tv2\t{card.name}\n")
+            await call.out(
+                f"{card.hca}\t1\t3\t0000:0000:0000:0000:0000:ffff:{octets[:4]}:{octets[4:]}\t{card.address}  \tv2\t{card.name}\n"
+            )
     return 0
 
 
@@ -212,10 +377,17 @@ async def ethtool(call: Call) -> int:
     names = [word for word in call.arguments if not word.startswith("-")]
     card = next((card for card in call.node.seed.cards if names and card.name == names[0]), None)
     if card is None:
-        return await call.fail(f"netlink error: no device matches name (offset 24)\nnetlink error: No such device\nCannot get device settings: No such device\n", 1)
+        return await call.fail(
+            "netlink error: no device matches name (offset 24)\nnetlink error: No such device\nCannot get device settings: No such device\n",
+            1,
+        )
     if "-i" in call.arguments:
-        await call.out(f"driver: {card.driver}\nversion: 6.14.0-1015-nvidia\nfirmware-version: 28.45.4028 (NVD0000000087)\nbus-info: 0000:01:00.0\n")
+        await call.out(
+            f"driver: {card.driver}\nversion: 6.14.0-1015-nvidia\nfirmware-version: 28.45.4028 (NVD0000000087)\nbus-info: 0000:01:00.0\n"
+        )
         return 0
-    await call.out(f"Settings for {card.name}:\n\tSpeed: {f'{card.speed}Mb/s' if card.up else 'Unknown!'}\n\tDuplex: {'Full' if card.up else 'Unknown! (255)'}\n"
-                   f"\tAuto-negotiation: on\n\tPort: {'Direct Attach Copper' if card.hca else 'Twisted Pair'}\n\tLink detected: {'yes' if card.up else 'no'}\n")
+    await call.out(
+        f"Settings for {card.name}:\n\tSpeed: {f'{card.speed}Mb/s' if card.up else 'Unknown!'}\n\tDuplex: {'Full' if card.up else 'Unknown! (255)'}\n"
+        f"\tAuto-negotiation: on\n\tPort: {'Direct Attach Copper' if card.hca else 'Twisted Pair'}\n\tLink detected: {'yes' if card.up else 'no'}\n"
+    )
     return 0

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """nvidia-smi and the shape of the machine."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from apps.lab.call import Call, tool
 from apps.lab.figures import load, meminfo
 from apps.lab.world import Node
 
-HEAD = """{date}       
+HEAD = """{date:<31}
 +-----------------------------------------------------------------------------------------+
 | NVIDIA-SMI {driver:<22} Driver Version: {driver:<14} CUDA Version: 13.0     |
 +-----------------------------------------+------------------------+----------------------+
@@ -43,16 +44,53 @@ def readings(node: Node) -> dict[str, str]:
     power = 38.4 + node.random.random() * 6 if node.busy else 4.6 + node.random.random()
     none = "[N/A]"
     return {
-        "index": "0", "count": "1", "name": "NVIDIA GB10", "gpu_name": "NVIDIA GB10", "uuid": uuid_of(node), "gpu_uuid": uuid_of(node), "driver_version": scene.DRIVER,
-        "pci.bus_id": "0000000F:01:00.0", "gpu_bus_id": "0000000F:01:00.0", "memory.total": none, "memory.used": none, "memory.free": none, "memory.reserved": none,
-        "utilization.gpu": f"{node.util} %", "utilization.memory": "0 %", "power.draw": f"{power:.2f} W", "power.draw.average": f"{power:.2f} W",
-        "power.draw.instant": f"{power:.2f} W", "power.limit": none, "enforced.power.limit": none, "power.max_limit": none, "power.default_limit": none,
-        "temperature.gpu": str(temp), "temperature.memory": "N/A", "clocks.sm": f"{2418 if node.busy else 208} MHz", "clocks.current.sm": f"{2418 if node.busy else 208} MHz",
-        "clocks.gr": f"{2418 if node.busy else 208} MHz", "clocks.current.graphics": f"{2418 if node.busy else 208} MHz", "clocks.mem": none, "clocks.current.memory": none,
-        "clocks.max.sm": "3003 MHz", "clocks.max.graphics": "3003 MHz", "pstate": "P0" if node.busy else "P8", "compute_cap": "12.1", "compute_mode": "Default",
-        "persistence_mode": "Enabled", "display_active": "Disabled", "mig.mode.current": none, "ecc.mode.current": none, "fan.speed": none, "serial": none,
-        "vbios_version": "9A.0B.25.00.00", "timestamp": time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(node.now())) + ".112", "pcie.link.gen.current": "1",
-        "pcie.link.width.current": "1", "clocks_throttle_reasons.active": "0x0000000000000000", "clocks_event_reasons.active": "0x0000000000000000",
+        "index": "0",
+        "count": "1",
+        "name": "NVIDIA GB10",
+        "gpu_name": "NVIDIA GB10",
+        "uuid": uuid_of(node),
+        "gpu_uuid": uuid_of(node),
+        "driver_version": scene.DRIVER,
+        "pci.bus_id": "0000000F:01:00.0",
+        "gpu_bus_id": "0000000F:01:00.0",
+        "memory.total": none,
+        "memory.used": none,
+        "memory.free": none,
+        "memory.reserved": none,
+        "utilization.gpu": f"{node.util} %",
+        "utilization.memory": "0 %",
+        "power.draw": f"{power:.2f} W",
+        "power.draw.average": f"{power:.2f} W",
+        "power.draw.instant": f"{power:.2f} W",
+        "power.limit": none,
+        "enforced.power.limit": none,
+        "power.max_limit": none,
+        "power.default_limit": none,
+        "temperature.gpu": str(temp),
+        "temperature.memory": "N/A",
+        "clocks.sm": f"{2418 if node.busy else 208} MHz",
+        "clocks.current.sm": f"{2418 if node.busy else 208} MHz",
+        "clocks.gr": f"{2418 if node.busy else 208} MHz",
+        "clocks.current.graphics": f"{2418 if node.busy else 208} MHz",
+        "clocks.mem": none,
+        "clocks.current.memory": none,
+        "clocks.max.sm": "3003 MHz",
+        "clocks.max.graphics": "3003 MHz",
+        "pstate": "P0" if node.busy else "P8",
+        "compute_cap": "12.1",
+        "compute_mode": "Default",
+        "persistence_mode": "Enabled",
+        "display_active": "Disabled",
+        "mig.mode.current": none,
+        "ecc.mode.current": none,
+        "fan.speed": none,
+        "serial": none,
+        "vbios_version": "9A.0B.25.00.00",
+        "timestamp": time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(node.now())) + ".112",
+        "pcie.link.gen.current": "1",
+        "pcie.link.width.current": "1",
+        "clocks_throttle_reasons.active": "0x0000000000000000",
+        "clocks_event_reasons.active": "0x0000000000000000",
     }
 
 
@@ -70,7 +108,7 @@ def bare(value: str) -> str:
 @tool("nvidia-smi", inside=True)
 async def nvidia_smi(call: Call) -> int:
     node, words = call.node, call.arguments
-    options = dict(word.split("=", 1) if "=" in word else (word, "") for word in words)
+    options = {name: value for name, _, value in (word.partition("=") for word in words)}
     form = options.get("--format", "").split(",")
     values = readings(node)
     query = options.get("--query-gpu")
@@ -83,9 +121,20 @@ async def nvidia_smi(call: Call) -> int:
     query = options.get("--query-compute-apps")
     if query is not None:
         names = [name.strip() for name in query.split(",")]
-        found = [{"pid": str(p.pid), "process_name": p.title, "name": p.title, "used_gpu_memory": f"{p.gpu_mib} MiB", "used_memory": f"{p.gpu_mib} MiB",
-                  "gpu_uuid": uuid_of(node), "gpu_name": "NVIDIA GB10", "gpu_bus_id": "0000000F:01:00.0"}
-                 for p in node.processes.values() if p.gpu_mib]
+        found = [
+            {
+                "pid": str(p.pid),
+                "process_name": p.title,
+                "name": p.title,
+                "used_gpu_memory": f"{p.gpu_mib} MiB",
+                "used_memory": f"{p.gpu_mib} MiB",
+                "gpu_uuid": uuid_of(node),
+                "gpu_name": "NVIDIA GB10",
+                "gpu_bus_id": "0000000F:01:00.0",
+            }
+            for p in node.processes.values()
+            if p.gpu_mib
+        ]
         for name in names:
             if found and name not in found[0]:
                 return await call.fail(f'Field "{name}" is not a valid field to query.\n', 2)
@@ -94,19 +143,29 @@ async def nvidia_smi(call: Call) -> int:
         await call.out(f"GPU 0: NVIDIA GB10 (UUID: {uuid_of(node)})\n")
         return 0
     if "--version" in words:
-        await call.out(f"NVIDIA-SMI version  : {scene.DRIVER}\nNVML version        : 580.95\nDRIVER version      : {scene.DRIVER}\nCUDA Version        : 13.0\n")
+        await call.out(
+            f"NVIDIA-SMI version  : {scene.DRIVER}\nNVML version        : 580.95\nDRIVER version      : {scene.DRIVER}\nCUDA Version        : 13.0\n"
+        )
         return 0
     if words and words[0] in ("-q", "--query"):
-        await call.out(f"\n==============NVSMI LOG==============\n\nDriver Version                                         : {scene.DRIVER}\n"
-                       "CUDA Version                                           : 13.0\n\nAttached GPUs                                          : 1\n"
-                       "GPU 0000000F:01:00.0\n    Product Name                                       : NVIDIA GB10\n    FB Memory Usage\n"
-                       "        Total                                          : N/A\n        Used                                           : N/A\n")
+        await call.out(
+            f"\n==============NVSMI LOG==============\n\nDriver Version                                         : {scene.DRIVER}\n"
+            "CUDA Version                                           : 13.0\n\nAttached GPUs                                          : 1\n"
+            "GPU 0000000F:01:00.0\n    Product Name                                       : NVIDIA GB10\n    FB Memory Usage\n"
+            "        Total                                          : N/A\n        Used                                           : N/A\n"
+        )
         return 0
     if words and words[0] not in ("-i", "--id"):
-        return await call.fail(f"Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n", 1)
+        return await call.fail("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n", 1)
     date = time.strftime("%a %b %e %H:%M:%S %Y", time.gmtime(node.now()))
-    text = HEAD.format(date=date, driver=scene.DRIVER, temp=values["temperature.gpu"], state=values["pstate"],
-                       power=int(float(bare(values["power.draw"]))), util=node.util)
+    text = HEAD.format(
+        date=date,
+        driver=scene.DRIVER,
+        temp=values["temperature.gpu"],
+        state=values["pstate"],
+        power=int(float(bare(values["power.draw"]))),
+        util=node.util,
+    )
     for process in sorted(node.processes.values(), key=lambda p: p.pid):
         if process.gpu_mib:
             kind = "G" if "Xorg" in process.title or "gnome" in process.title else "C"
@@ -127,10 +186,19 @@ async def rows(call: Call, names: list[str], values: list[list[str]], form: list
 
 @tool("free", inside=True)
 async def free(call: Call) -> int:
-    values, words = meminfo(call.node), "".join(word.lstrip("-") for word in call.arguments if not word.startswith("--"))
-    total, unused, cached = values["MemTotal"], values["MemFree"], values["Cached"] + values["Buffers"] + values["SReclaimable"]
-    rows_ = [("Mem:", [total, total - values["MemAvailable"], unused, values["Shmem"], cached, values["MemAvailable"]]),
-             ("Swap:", [values["SwapTotal"], values["SwapTotal"] - values["SwapFree"], values["SwapFree"]])]
+    values, words = (
+        meminfo(call.node),
+        "".join(word.lstrip("-") for word in call.arguments if not word.startswith("--")),
+    )
+    total, unused, cached = (
+        values["MemTotal"],
+        values["MemFree"],
+        values["Cached"] + values["Buffers"] + values["SReclaimable"],
+    )
+    rows_ = [
+        ("Mem:", [total, total - values["MemAvailable"], unused, values["Shmem"], cached, values["MemAvailable"]]),
+        ("Swap:", [values["SwapTotal"], values["SwapTotal"] - values["SwapFree"], values["SwapFree"]]),
+    ]
 
     def show(kib: int) -> str:
         if "b" in words or "--bytes" in call.arguments:
@@ -158,8 +226,12 @@ def human(size: float) -> str:
     return ""
 
 
-MOUNTS = (("tmpfs", "tmpfs", 12 << 30, 3 << 20, "/run"), ("/dev/nvme0n1p2", "ext4", 3_936_818_806_784, 0, "/"), ("tmpfs", "tmpfs", 60 << 30, 0, "/dev/shm"),
-          ("/dev/nvme0n1p1", "vfat", 535_805_952, 6_479_872, "/boot/efi"))
+MOUNTS = (
+    ("tmpfs", "tmpfs", 12 << 30, 3 << 20, "/run"),
+    ("/dev/nvme0n1p2", "ext4", 3_936_818_806_784, 0, "/"),
+    ("tmpfs", "tmpfs", 60 << 30, 0, "/dev/shm"),
+    ("/dev/nvme0n1p1", "vfat", 535_805_952, 6_479_872, "/boot/efi"),
+)
 
 
 def disk_used(node: Node) -> int:
@@ -191,11 +263,26 @@ async def df(call: Call) -> int:
         for path in paths:
             if path in ("1", "1K"):
                 continue
-            if not call.machine.inside(path).exists() and path not in ("/", "/dev/shm", "/boot/efi", "/run", "/var/lib/docker"):
+            if not call.machine.inside(path).exists() and path not in (
+                "/",
+                "/dev/shm",
+                "/boot/efi",
+                "/run",
+                "/var/lib/docker",
+            ):
                 await call.err(f"df: {path}: No such file or directory\n")
                 code = 1
                 continue
-            picked.append(next((mount for mount in MOUNTS if mount[4] == path or (mount[4] != "/" and path.startswith(mount[4] + "/"))), MOUNTS[1]))
+            picked.append(
+                next(
+                    (
+                        mount
+                        for mount in MOUNTS
+                        if mount[4] == path or (mount[4] != "/" and path.startswith(mount[4] + "/"))
+                    ),
+                    MOUNTS[1],
+                )
+            )
         if code and not picked:
             return code
     for source, kind, size, used, where in picked:
@@ -206,22 +293,59 @@ async def df(call: Call) -> int:
             if "disk-full" in call.node.faults:
                 used = size - (size // 20)
         spare = max(0, size - used - (size // 20 if where == "/" else 0))
-        entries.append({"source": source, "fstype": kind, "size": -(-size // unit), "used": -(-used // unit), "avail": spare // unit,
-                        "pcent": f"{min(100, -(-used * 100 // max(1, used + spare)))}%", "target": where, "itotal": 244195328, "iused": 1284121, "iavail": 242911207, "ipcent": "1%",
-                        "file": "-"})
-    titles = {"source": "Filesystem", "fstype": "Type", "size": "1B-blocks" if unit == 1 else "1K-blocks", "used": "Used", "avail": "Avail" if output else "Available",
-              "pcent": "Use%", "target": "Mounted on", "itotal": "Inodes", "iused": "IUsed", "iavail": "IFree", "ipcent": "IUse%", "file": "File"}
+        entries.append(
+            {
+                "source": source,
+                "fstype": kind,
+                "size": -(-size // unit),
+                "used": -(-used // unit),
+                "avail": spare // unit,
+                "pcent": f"{min(100, -(-used * 100 // max(1, used + spare)))}%",
+                "target": where,
+                "itotal": 244195328,
+                "iused": 1284121,
+                "iavail": 242911207,
+                "ipcent": "1%",
+                "file": "-",
+            }
+        )
+    titles = {
+        "source": "Filesystem",
+        "fstype": "Type",
+        "size": "1B-blocks" if unit == 1 else "1K-blocks",
+        "used": "Used",
+        "avail": "Avail" if output else "Available",
+        "pcent": "Use%",
+        "target": "Mounted on",
+        "itotal": "Inodes",
+        "iused": "IUsed",
+        "iavail": "IFree",
+        "ipcent": "IUse%",
+        "file": "File",
+    }
     if "P" in flags:
         titles |= {"size": "1024-blocks" if unit == 1024 else "1-blocks", "pcent": "Capacity"}
-    names = output or (["source", *(["fstype"] if "T" in flags else []), "size", "used", "avail", "pcent", "target"] if "i" not in flags else
-                       ["source", "itotal", "iused", "iavail", "ipcent", "target"])
-    table = [[titles[name] if name in titles else name for name in names]]
+    names = output or (
+        ["source", *(["fstype"] if "T" in flags else []), "size", "used", "avail", "pcent", "target"]
+        if "i" not in flags
+        else ["source", "itotal", "iused", "iavail", "ipcent", "target"]
+    )
+    table = [[titles.get(name, name) for name in names]]
     for entry in entries:
-        table.append([human(int(str(entry[name])) * unit).replace("i", "") if "h" in flags and name in ("size", "used", "avail") else str(entry[name]) for name in names])
+        table.append(
+            [
+                human(int(str(entry[name])) * unit).replace("i", "")
+                if "h" in flags and name in ("size", "used", "avail")
+                else str(entry[name])
+                for name in names
+            ]
+        )
     widths = [max(len(row[column]) for row in table) for column in range(len(names))]
     for row in table:
-        cells = [cell.ljust(width) if name in ("source", "fstype", "target") else cell.rjust(width)
-                 for cell, width, name in zip(row, widths, names, strict=True)]
+        cells = [
+            cell.ljust(width) if name in ("source", "fstype", "target") else cell.rjust(width)
+            for cell, width, name in zip(row, widths, names, strict=True)
+        ]
         await call.out(" ".join(cells).rstrip() + "\n")
     return code
 
@@ -229,18 +353,30 @@ async def df(call: Call) -> int:
 @tool("lsblk")
 async def lsblk(call: Call) -> int:
     if "-J" in call.arguments or "--json" in call.arguments:
-        await call.out('{"blockdevices": [{"name":"nvme0n1","maj:min":"259:0","rm":false,"size":"3.7T","ro":false,"type":"disk","mountpoints":[null]}]}\n')
+        await call.out(
+            '{"blockdevices": [{"name":"nvme0n1","maj:min":"259:0","rm":false,"size":"3.7T","ro":false,"type":"disk","mountpoints":[null]}]}\n'
+        )
         return 0
-    await call.out("NAME        MAJ:MIN RM   SIZE RO TYPE MOUNTPOINTS\nnvme0n1     259:0    0   3.7T  0 disk \n"
-                   "├─nvme0n1p1 259:1    0   511M  0 part /boot/efi\n└─nvme0n1p2 259:2    0   3.7T  0 part /\n")
+    await call.out(
+        "NAME        MAJ:MIN RM   SIZE RO TYPE MOUNTPOINTS\nnvme0n1     259:0    0   3.7T  0 disk \n"
+        "├─nvme0n1p1 259:1    0   511M  0 part /boot/efi\n└─nvme0n1p2 259:2    0   3.7T  0 part /\n"
+    )
     return 0
 
 
 @tool("uname", inside=True)
 async def uname(call: Call) -> int:
     flags = "".join(word[1:] for word in call.arguments if word.startswith("-")) or "s"
-    parts = {"s": "Linux", "n": call.node.name, "r": scene.KERNEL, "v": "#15-Ubuntu SMP PREEMPT_DYNAMIC Fri Aug 29 14:02:33 UTC 2025", "m": "aarch64",
-             "p": "aarch64", "i": "aarch64", "o": "GNU/Linux"}
+    parts = {
+        "s": "Linux",
+        "n": call.node.name,
+        "r": scene.KERNEL,
+        "v": "#15-Ubuntu SMP PREEMPT_DYNAMIC Fri Aug 29 14:02:33 UTC 2025",
+        "m": "aarch64",
+        "p": "aarch64",
+        "i": "aarch64",
+        "o": "GNU/Linux",
+    }
     names = "snrvmpio" if "a" in flags else [name for name in "snrvmpio" if name in flags]
     await call.out(" ".join(parts[name] for name in names) + "\n")
     return 0
@@ -260,10 +396,12 @@ async def nproc(call: Call) -> int:
 
 @tool("lscpu", inside=True)
 async def lscpu(call: Call) -> int:
-    await call.out("Architecture:                aarch64\n  CPU op-mode(s):            64-bit\n  Byte Order:                Little Endian\nCPU(s):                      20\n"
-                   "  On-line CPU(s) list:       0-19\nVendor ID:                   ARM\n  Model name:                Cortex-X925\n    Thread(s) per core:      1\n"
-                   "    Core(s) per socket:      10\n    Socket(s):               1\n  Model name:                Cortex-A725\n    Core(s) per socket:      10\n"
-                   "NUMA:                        \n  NUMA node(s):              1\n  NUMA node0 CPU(s):         0-19\n")
+    await call.out(
+        "Architecture:                aarch64\n  CPU op-mode(s):            64-bit\n  Byte Order:                Little Endian\nCPU(s):                      20\n"
+        "  On-line CPU(s) list:       0-19\nVendor ID:                   ARM\n  Model name:                Cortex-X925\n    Thread(s) per core:      1\n"
+        "    Core(s) per socket:      10\n    Socket(s):               1\n  Model name:                Cortex-A725\n    Core(s) per socket:      10\n"
+        "NUMA:                        \n  NUMA node(s):              1\n  NUMA node0 CPU(s):         0-19\n"
+    )
     return 0
 
 
@@ -276,7 +414,11 @@ async def uptime(call: Call) -> int:
         return 0
     days, rest = divmod(int(node.uptime), 86400)
     day = f"{days} day{'s' if days != 1 else ''}, " if days else ""
-    await call.out(f" {now} up {day}{rest // 3600:>2}:{rest % 3600 // 60:02d},  1 user,  load average: " + ", ".join(f"{x:.2f}" for x in load(node)) + "\n")
+    await call.out(
+        f" {now} up {day}{rest // 3600:>2}:{rest % 3600 // 60:02d},  1 user,  load average: "
+        + ", ".join(f"{x:.2f}" for x in load(node))
+        + "\n"
+    )
     return 0
 
 

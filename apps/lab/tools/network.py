@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Programs that talk to others. Nothing leaves the lab: the story's addresses are the lab's own, all others refuse."""
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def reach(node: Node, host: str, port: int) -> Listener:
     target = node if address == "127.0.0.1" or node.owns(address) else node.world.find(address)
     if target is None:
         raise Refused("no_route" if address in scene.UNROUTABLE or not node.seed.internet else "timeout")
-    if target is not node and (target.machine is None or (address == target.seed.management and not node.seed.management)):
+    if target is not node and (
+        target.machine is None or (address == target.seed.management and not node.seed.management)
+    ):
         raise Refused("no_route")
     listener = target.listeners.get(port)
     if port == 22:
@@ -139,20 +142,32 @@ async def curl(call: Call) -> int:
     async def complain(reason: str, seconds: float) -> int:
         code, text = MESSAGES[reason]
         if write_out:
-            await call.out(write_out.replace("\\n", "\n").replace("%{http_code}", "000").replace("%{response_code}", "000"))
+            await call.out(
+                write_out.replace("\\n", "\n").replace("%{http_code}", "000").replace("%{response_code}", "000")
+            )
         if not quiet or show_errors:
             await call.err(f"curl: ({code}) " + text.format(host=host, port=port, ms=int(seconds * 1000)) + "\n")
         return code
 
     try:
-        if parts.scheme == "https" and call.node.seed.internet and host in ("huggingface.co", "ghcr.io", "registry-1.docker.io", "github.com", "www.google.com", "1.1.1.1"):
+        if (
+            parts.scheme == "https"
+            and call.node.seed.internet
+            and host in ("huggingface.co", "ghcr.io", "registry-1.docker.io", "github.com", "www.google.com", "1.1.1.1")
+        ):
             raise Refused("timeout")
         listener = reach(call.node, host, port)
     except Refused as refused:
         return await complain(refused.reason, min(limit, 5.0))
     reader, writer, serving = await connect(listener)
-    lines = [f"{method or ('HEAD' if head else 'POST' if body is not None else 'GET')} {parts.path or '/'}{'?' + parts.query if parts.query else ''} HTTP/1.1", f"Host: {host}:{port}",
-             "User-Agent: curl/8.5.0", "Accept: */*", "Connection: close", *headers]
+    lines = [
+        f"{method or ('HEAD' if head else 'POST' if body is not None else 'GET')} {parts.path or '/'}{'?' + parts.query if parts.query else ''} HTTP/1.1",
+        f"Host: {host}:{port}",
+        "User-Agent: curl/8.5.0",
+        "Accept: */*",
+        "Connection: close",
+        *headers,
+    ]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
         if not any(line.lower().startswith("content-type:") for line in headers):
@@ -187,11 +202,18 @@ async def curl(call: Call) -> int:
             if code and (not quiet or show_errors):
                 await call.err(f"curl: (22) The requested URL returned error: {status}\n")
             if write_out:
-                await call.out(write_out.replace("\\n", "\n").replace("%{http_code}", str(status)).replace("%{response_code}", str(status)).replace("%{time_total}", "0.010"))
+                await call.out(
+                    write_out.replace("\\n", "\n")
+                    .replace("%{http_code}", str(status))
+                    .replace("%{response_code}", str(status))
+                    .replace("%{time_total}", "0.010")
+                )
             return code
     except TimeoutError:
         if not quiet or show_errors:
-            await call.err(f"curl: (28) Operation timed out after {int(limit * 1000)} milliseconds with 0 bytes received\n")
+            await call.err(
+                f"curl: (28) Operation timed out after {int(limit * 1000)} milliseconds with 0 bytes received\n"
+            )
         return 28
     except (asyncio.IncompleteReadError, OSError, ValueError, IndexError):
         await call.err("curl: (52) Empty reply from server\n")
@@ -227,14 +249,22 @@ async def ping(call: Call) -> int:
         return await call.fail(f"ping: {host}: Name or service not known\n", 2)
     target = call.node if address == "127.0.0.1" else call.node.world.find(address)
     if target is None or (target is not call.node and address not in [c.address for c in target.seed.cards if c.hca]):
-        if address not in scene.UNROUTABLE and not call.node.seed.internet and not address.startswith(("192.168.200.", "192.168.201.")):
+        if (
+            address not in scene.UNROUTABLE
+            and not call.node.seed.internet
+            and not address.startswith(("192.168.200.", "192.168.201."))
+        ):
             return await call.fail("ping: connect: Network is unreachable\n", 2)
-        await call.out(f"PING {host} ({address}) {size}({size + 28}) bytes of data.\n\n--- {host} ping statistics ---\n{count} packets transmitted, 0 received, +{count} errors, 100% packet loss, time {count * 1000}ms\n\n")
+        await call.out(
+            f"PING {host} ({address}) {size}({size + 28}) bytes of data.\n\n--- {host} ping statistics ---\n{count} packets transmitted, 0 received, +{count} errors, 100% packet loss, time {count * 1000}ms\n\n"
+        )
         return 1
     await call.out(f"PING {host} ({address}) {size}({size + 28}) bytes of data.\n")
     for number in range(count):
         await call.out(f"{size + 8} bytes from {address}: icmp_seq={number + 1} ttl=64 time=0.{180 + number} ms\n")
-    await call.out(f"\n--- {host} ping statistics ---\n{count} packets transmitted, {count} received, 0% packet loss, time {count * 1000 - 990}ms\nrtt min/avg/max/mdev = 0.180/0.185/0.190/0.004 ms\n")
+    await call.out(
+        f"\n--- {host} ping statistics ---\n{count} packets transmitted, {count} received, 0% packet loss, time {count * 1000 - 990}ms\nrtt min/avg/max/mdev = 0.180/0.185/0.190/0.004 ms\n"
+    )
     return 0
 
 
@@ -244,7 +274,11 @@ async def ss(call: Call) -> int:
     if "H" not in flags:
         await call.out("State  Recv-Q Send-Q Local Address:Port  Peer Address:Port Process\n")
     node = call.node
-    found = [("0.0.0.0", 22, "sshd", 1201), ("127.0.0.53%lo", 53, "systemd-resolve", 912), ("127.0.0.1", 11000, "dashboard-servi", 1744)]
+    found = [
+        ("0.0.0.0", 22, "sshd", 1201),
+        ("127.0.0.53%lo", 53, "systemd-resolve", 912),
+        ("127.0.0.1", 11000, "dashboard-servi", 1744),
+    ]
     found += [(item.address, item.port, item.program, item.pid) for item in node.listeners.values()]
     wanted = {int(number) for word in call.arguments for number in re.findall(r":(\d+)", word)}
     for address, port, program, pid in sorted(found, key=lambda row: row[1]):
@@ -258,21 +292,30 @@ async def ss(call: Call) -> int:
 @tool("netstat")
 async def netstat(call: Call) -> int:
     for item in call.node.listeners.values():
-        await call.out(f"tcp        0      0 {item.address}:{item.port}            0.0.0.0:*               LISTEN      -\n")
+        await call.out(
+            f"tcp        0      0 {item.address}:{item.port}            0.0.0.0:*               LISTEN      -\n"
+        )
     return 0
 
 
 @tool("nc")
 async def nc(call: Call) -> int:
     words = [word for word in call.arguments if not word.startswith("-") or word == "-"]
-    words = [word for number, word in enumerate(words) if not (word.isdigit() and number == 0)] if len(words) > 2 else words
+    words = (
+        [word for number, word in enumerate(words) if not (word.isdigit() and number == 0)] if len(words) > 2 else words
+    )
     if len(words) < 2:
         return await call.fail("usage: nc [-options] [destination] [port]\n", 1)
     host, port = words[-2], int(words[-1]) if words[-1].isdigit() else 0
     try:
         reach(call.node, host, port)
     except Refused as refused:
-        text = {"refused": "Connection refused", "no_route": "No route to host", "timeout": "Connection timed out", "dns": "Name or service not known"}[refused.reason]
+        text = {
+            "refused": "Connection refused",
+            "no_route": "No route to host",
+            "timeout": "Connection timed out",
+            "dns": "Name or service not known",
+        }[refused.reason]
         return await call.fail(f"nc: connect to {host} port {port} (tcp) failed: {text}\n", 1)
     await call.err(f"Connection to {host} {port} port [tcp/*] succeeded!\n")
     return 0
@@ -302,7 +345,9 @@ async def ssh(call: Call) -> int:
     except Refused as refused:
         if refused.reason == "dns":
             return await call.fail(f"ssh: Could not resolve hostname {host}: Name or service not known\r\n", 255)
-        text = {"refused": "Connection refused", "no_route": "No route to host", "timeout": "Connection timed out"}[refused.reason]
+        text = {"refused": "Connection refused", "no_route": "No route to host", "timeout": "Connection timed out"}[
+            refused.reason
+        ]
         return await call.fail(f"ssh: connect to host {host} port 22: {text}\r\n", 255)
     other = call.node if call.node.owns(host) else call.node.world.find(host)
     assert other is not None and other.machine is not None
@@ -316,10 +361,21 @@ async def elsewhere(call: Call, other: Node, command: list[str]) -> int:
     assert other.machine is not None
     data = await call.stdin() if "-n" not in call.arguments else b""
     pipes = [os.pipe() for _ in range(3)]
-    environment = {"HOME": other.machine.home, "USER": "aurora", "LOGNAME": "aurora", "PATH": other.machine.bin, "SHELL": "/bin/bash"}
+    environment = {
+        "HOME": other.machine.home,
+        "USER": "aurora",
+        "LOGNAME": "aurora",
+        "PATH": other.machine.bin,
+        "SHELL": "/bin/bash",
+    }
     words = ["bash", "-c", " ".join(command)] if command else ["bash", "-s"]
-    _, ended = await other.machine.spawn(["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"], environment, other.machine.home,
-                                         [pipes[0][0], pipes[1][1], pipes[2][1]], words=words)
+    _, ended = await other.machine.spawn(
+        ["/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"],
+        environment,
+        other.machine.home,
+        [pipes[0][0], pipes[1][1], pipes[2][1]],
+        words=words,
+    )
     for descriptor in (pipes[0][0], pipes[1][1], pipes[2][1]):
         os.close(descriptor)
 
@@ -334,7 +390,9 @@ async def elsewhere(call: Call, other: Node, command: list[str]) -> int:
         with os.fdopen(descriptor, "rb") as source:
             return source.read()
 
-    _, out, err = await asyncio.gather(asyncio.to_thread(feed), asyncio.to_thread(read, pipes[1][0]), asyncio.to_thread(read, pipes[2][0]))
+    _, out, err = await asyncio.gather(
+        asyncio.to_thread(feed), asyncio.to_thread(read, pipes[1][0]), asyncio.to_thread(read, pipes[2][0])
+    )
     await call.out(out)
     await call.err(err)
     code = await ended
@@ -353,7 +411,11 @@ async def copy(call: Call) -> int:
     rest, words = [], list(call.arguments)
     while words:
         word = words.pop(0)
-        if word in ("-e", "--rsh", "-i", "-P", "-o", "--exclude", "--include", "--files-from") and words and call.name == ("scp" if word in ("-P", "-i", "-o") else "rsync"):
+        if (
+            word in ("-e", "--rsh", "-i", "-P", "-o", "--exclude", "--include", "--files-from")
+            and words
+            and call.name == ("scp" if word in ("-P", "-i", "-o") else "rsync")
+        ):
             words.pop(0)
         elif not word.startswith("-"):
             rest.append(word)
@@ -363,7 +425,9 @@ async def copy(call: Call) -> int:
     for path in rest:
         host, colon, inner = path.partition(":") if not path.startswith(("/", ".")) else ("", "", path)
         if not colon:
-            places.append((call.node, call.machine.inside(path if path.startswith("/") else f"{call.cwd}/{path}"), path))
+            places.append(
+                (call.node, call.machine.inside(path if path.startswith("/") else f"{call.cwd}/{path}"), path)
+            )
             continue
         name = host.rpartition("@")[2]
         other = call.node if call.node.owns(name) else call.node.world.find(name)
@@ -371,25 +435,44 @@ async def copy(call: Call) -> int:
             try:
                 reach(call.node, name, 22)
             except Refused as refused:
-                text = {"refused": "Connection refused", "no_route": "No route to host", "timeout": "Connection timed out", "dns": "Name or service not known"}[refused.reason]
+                text = {
+                    "refused": "Connection refused",
+                    "no_route": "No route to host",
+                    "timeout": "Connection timed out",
+                    "dns": "Name or service not known",
+                }[refused.reason]
                 await call.err(f"ssh: connect to host {name} port 22: {text}\r\n")
             if call.name == "rsync":
-                await call.err("rsync: connection unexpectedly closed (0 bytes received so far) [sender]\nrsync error: unexplained error (code 255) at io.c(232) [sender=3.2.7]\n")
+                await call.err(
+                    "rsync: connection unexpectedly closed (0 bytes received so far) [sender]\nrsync error: unexplained error (code 255) at io.c(232) [sender=3.2.7]\n"
+                )
             return 255
         inner = inner or "."
-        places.append((other, other.machine.inside(inner if inner.startswith("/") else f"{other.machine.home}/{inner}"), inner))
+        places.append(
+            (other, other.machine.inside(inner if inner.startswith("/") else f"{other.machine.home}/{inner}"), inner)
+        )
     target_node, target, _ = places[-1]
     if "disk-full" in target_node.faults:
-        return await call.fail(f"rsync: [receiver] write failed on \"{rest[-1]}\": No space left on device (28)\nrsync error: error in file IO (code 11) at receiver.c(380) [receiver=3.2.7]\n", 11)
+        return await call.fail(
+            f'rsync: [receiver] write failed on "{rest[-1]}": No space left on device (28)\nrsync error: error in file IO (code 11) at receiver.c(380) [receiver=3.2.7]\n',
+            11,
+        )
     for _, source, text in places[:-1]:
         if not source.exists():
-            return await call.fail(f'rsync: [sender] link_stat "{text}" failed: No such file or directory (2)\nrsync error: some files/attrs were not transferred (see previous errors) (code 23) at main.c(1338) [sender=3.2.7]\n', 23)
+            return await call.fail(
+                f'rsync: [sender] link_stat "{text}" failed: No such file or directory (2)\nrsync error: some files/attrs were not transferred (see previous errors) (code 23) at main.c(1338) [sender=3.2.7]\n',
+                23,
+            )
         files = [path for path in sorted(source.rglob("*")) if path.is_file()] if source.is_dir() else [source]
         total = sum(path.stat().st_size for path in files) or 1
         done = 0
         await call.out("sending incremental file list\n" if call.name == "rsync" else "")
         for file in files:
-            into = target / file.relative_to(source if text.endswith("/") else source.parent) if source.is_dir() else (target / file.name if target.is_dir() else target)
+            into = (
+                target / file.relative_to(source if text.endswith("/") else source.parent)
+                if source.is_dir()
+                else (target / file.name if target.is_dir() else target)
+            )
             into.parent.mkdir(parents=True, exist_ok=True)
             size = file.stat().st_size
             if size > 1 << 26:
@@ -402,6 +485,8 @@ async def copy(call: Call) -> int:
             done += size
             await call.node.world.pause(size / 700e6)
             if call.name == "rsync" and any(word.startswith("--info=progress2") for word in call.arguments):
-                await call.out(f"\r{done:>16,}{done * 100 // total:>4}%  668.27MB/s    0:00:{min(59, int((total - done) / 700e6)):02d} ")
+                await call.out(
+                    f"\r{done:>16,}{done * 100 // total:>4}%  668.27MB/s    0:00:{min(59, int((total - done) / 700e6)):02d} "
+                )
         await call.out("\n" if call.name == "rsync" else "")
     return 0

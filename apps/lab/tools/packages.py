@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """python3, pip, hf: what is installed on the host and in the images."""
 
 from __future__ import annotations
@@ -9,7 +10,17 @@ from apps.lab.call import Call, tool
 from apps.lab.machine import python_path
 from apps.lab.scene import Software
 
-HOST = Software(python="3.12.3", other=(("pip", "24.0"), ("numpy", "2.1.3"), ("huggingface-hub", "0.34.4"), ("requests", "2.31.0"), ("PyYAML", "6.0.1"), ("setuptools", "68.1.2")))
+HOST = Software(
+    python="3.12.3",
+    other=(
+        ("pip", "24.0"),
+        ("numpy", "2.1.3"),
+        ("huggingface-hub", "0.34.4"),
+        ("requests", "2.31.0"),
+        ("PyYAML", "6.0.1"),
+        ("setuptools", "68.1.2"),
+    ),
+)
 
 
 def software(call: Call) -> Software:
@@ -65,7 +76,19 @@ async def python(call: Call) -> int:
         await call.out(f"Python {installed.python}\n")
         return 0
     if words[:2] == ["-m", "pip"]:
-        return await pip(Call(call.machine, ["pip", *words[2:]], call.cwd, call.environment, call.pid, call.reader, call.writer, call.taken, call.sink))
+        return await pip(
+            Call(
+                call.machine,
+                ["pip", *words[2:]],
+                call.cwd,
+                call.environment,
+                call.pid,
+                call.reader,
+                call.writer,
+                call.taken,
+                call.sink,
+            )
+        )
     if words[:2] == ["-m", "vllm.entrypoints.openai.api_server"] and call.container is not None:
         from apps.lab.tools.docker import inside_program
 
@@ -73,14 +96,26 @@ async def python(call: Call) -> int:
     if words[:1] == ["-m"]:
         return await call.fail(f"/usr/bin/python3: No module named {words[1] if len(words) > 1 else ''}\n", 1)
     if words[:1] == ["-c"]:
-        given, run = ["-c", *words[2:]], f"exec(compile({words[1] if len(words) > 1 else ''!r}, '<string>', 'exec'), {{'__name__': '__main__'}})"
+        given, run = (
+            ["-c", *words[2:]],
+            f"exec(compile({words[1] if len(words) > 1 else ''!r}, '<string>', 'exec'), {{'__name__': '__main__'}})",
+        )
     elif not words or words[0] == "-":
         given, run = ["-", *words[1:]], "exec(compile(sys.stdin.read(), '<stdin>', 'exec'), {'__name__': '__main__'})"
     else:
-        path = call.machine.inside(words[0] if words[0].startswith("/") else f"{call.cwd}/{words[0]}" if call.machine.mode == "mount" else words[0])
+        path = call.machine.inside(
+            words[0]
+            if words[0].startswith("/")
+            else f"{call.cwd}/{words[0]}"
+            if call.machine.mode == "mount"
+            else words[0]
+        )
         if not path.is_file():
             return await call.fail(f"python3: can't open file '{words[0]}': [Errno 2] No such file or directory\n", 2)
-        given, run = list(words), f"exec(compile({path.read_text(errors='replace')!r}, {words[0]!r}, 'exec'), {{'__name__': '__main__'}})"
+        given, run = (
+            list(words),
+            f"exec(compile({path.read_text(errors='replace')!r}, {words[0]!r}, 'exec'), {{'__name__': '__main__'}})",
+        )
     run = f"sys.argv = {given!r}\n{run}"
     values = repr((installed.packages(), call.node.name, call.container is not None))
     text = PRELUDE.replace("@VALUES@", values).replace("@KERNEL@", scene.KERNEL).replace("@RUN@", run)
@@ -91,22 +126,31 @@ async def python(call: Call) -> int:
 @tool("pip", "pip3", inside=True)
 async def pip(call: Call) -> int:
     packages, words = software(call).packages(), call.arguments
-    where = "/usr/local/lib/python3.12/dist-packages" if call.container is not None else "/usr/lib/python3/dist-packages"
+    where = (
+        "/usr/local/lib/python3.12/dist-packages" if call.container is not None else "/usr/lib/python3/dist-packages"
+    )
     if not words or words[0] in ("--version", "-V"):
         await call.out(f"pip 24.0 from {where}/pip (python 3.12)\n")
     elif words[0] in ("list", "freeze"):
         if "--format=json" in words or "json" in words:
-            await call.out(json.dumps([{"name": name, "version": version} for name, version in sorted(packages.items())]) + "\n")
+            await call.out(
+                json.dumps([{"name": name, "version": version} for name, version in sorted(packages.items())]) + "\n"
+            )
         elif words[0] == "freeze" or "--format=freeze" in words:
             await call.out("".join(f"{name}=={version}\n" for name, version in sorted(packages.items())))
         else:
             width = max(len(name) for name in packages)
-            await call.out(f"{'Package':<{width}} Version\n{'-' * width} -------\n" + "".join(f"{name:<{width}} {version}\n" for name, version in sorted(packages.items())))
+            await call.out(
+                f"{'Package':<{width}} Version\n{'-' * width} -------\n"
+                + "".join(f"{name:<{width}} {version}\n" for name, version in sorted(packages.items()))
+            )
     elif words[0] == "show":
         found = False
         for name in words[1:]:
             if name in packages:
-                await call.out(f"{'---' + chr(10) if found else ''}Name: {name}\nVersion: {packages[name]}\nLocation: {where}\n")
+                await call.out(
+                    f"{'---' + chr(10) if found else ''}Name: {name}\nVersion: {packages[name]}\nLocation: {where}\n"
+                )
                 found = True
             elif not name.startswith("-"):
                 await call.err(f"WARNING: Package(s) not found: {name}\n")
@@ -123,16 +167,23 @@ async def hf(call: Call) -> int:
         await call.out("huggingface_hub version: 0.34.4\n")
         return 0
     if words[0] in ("download", "auth", "whoami"):
-        return await call.fail("huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the files on the Hub and we cannot find the appropriate snapshot folder "
-                               "for the specified revision on the local disk. Please check your internet connection and try again.\n", 1)
+        return await call.fail(
+            "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the files on the Hub and we cannot find the appropriate snapshot folder "
+            "for the specified revision on the local disk. Please check your internet connection and try again.\n",
+            1,
+        )
     if words[0] in ("cache", "scan-cache"):
-        await call.out("REPO ID                 REPO TYPE SIZE ON DISK NB FILES LAST_ACCESSED LAST_MODIFIED REFS LOCAL PATH\n")
+        await call.out(
+            "REPO ID                 REPO TYPE SIZE ON DISK NB FILES LAST_ACCESSED LAST_MODIFIED REFS LOCAL PATH\n"
+        )
     return 0
 
 
 @tool("nvcc", inside=True)
 async def nvcc(call: Call) -> int:
-    await call.out("nvcc: NVIDIA (R) Cuda compiler driver\nCopyright (c) 2005-2025 NVIDIA Corporation\nCuda compilation tools, release 13.0, V13.0.88\n")
+    await call.out(
+        "nvcc: NVIDIA (R) Cuda compiler driver\nCopyright (c) 2005-2025 NVIDIA Corporation\nCuda compilation tools, release 13.0, V13.0.88\n"
+    )
     return 0
 
 

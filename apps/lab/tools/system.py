@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Names, users, processes, logs, clock, power."""
 
 from __future__ import annotations
@@ -28,15 +29,22 @@ async def hostname(call: Call) -> int:
 
 @tool("hostnamectl")
 async def hostnamectl(call: Call) -> int:
-    await call.out(f" Static hostname: {call.node.name}\n       Icon name: computer-desktop\n         Chassis: desktop\nOperating System: Ubuntu 24.04.3 LTS\n"
-                   f"          Kernel: Linux {scene.KERNEL}\n    Architecture: arm64\n Hardware Vendor: NVIDIA\n  Hardware Model: NVIDIA_DGX_Spark\n")
+    await call.out(
+        f" Static hostname: {call.node.name}\n       Icon name: computer-desktop\n         Chassis: desktop\nOperating System: Ubuntu 24.04.3 LTS\n"
+        f"          Kernel: Linux {scene.KERNEL}\n    Architecture: arm64\n Hardware Vendor: NVIDIA\n  Hardware Model: NVIDIA_DGX_Spark\n"
+    )
     return 0
 
 
 @tool("lsb_release")
 async def lsb_release(call: Call) -> int:
     words = "".join(word.lstrip("-") for word in call.arguments)
-    values = {"i": ("Distributor ID", "Ubuntu"), "d": ("Description", "Ubuntu 24.04.3 LTS"), "r": ("Release", "24.04"), "c": ("Codename", "noble")}
+    values = {
+        "i": ("Distributor ID", "Ubuntu"),
+        "d": ("Description", "Ubuntu 24.04.3 LTS"),
+        "r": ("Release", "24.04"),
+        "c": ("Codename", "noble"),
+    }
     for letter, (name, value) in values.items():
         if "a" in words or letter in words:
             await call.out(f"{value}\n" if "s" in words else f"{name}:\t{value}\n")
@@ -72,7 +80,11 @@ async def identity(call: Call) -> int:
     elif "g" in words:
         await call.out((groups[0][1] if "n" in words else str(groups[0][0])) + "\n")
     else:
-        await call.out(f"uid={uid}({name}) gid={groups[0][0]}({groups[0][1]}) groups=" + ",".join(f"{n}({g})" for n, g in groups) + "\n")
+        await call.out(
+            f"uid={uid}({name}) gid={groups[0][0]}({groups[0][1]}) groups="
+            + ",".join(f"{n}({g})" for n, g in groups)
+            + "\n"
+        )
     return 0
 
 
@@ -103,7 +115,11 @@ async def who(call: Call) -> int:
 
 @tool("last")
 async def last(call: Call) -> int:
-    await call.out(time.strftime(f"reboot   system boot  {scene.KERNEL} %a %b %e %H:%M   still running\n", time.gmtime(call.node.booted)))
+    await call.out(
+        time.strftime(
+            f"reboot   system boot  {scene.KERNEL} %a %b %e %H:%M   still running\n", time.gmtime(call.node.booted)
+        )
+    )
     return 0
 
 
@@ -121,7 +137,9 @@ async def getent(call: Call) -> int:
         return 2 if keys else 0
     if database in ("hosts", "ahosts", "ahostsv4"):
         for key in keys:
-            address = scene.KNOWN_NAMES.get(key) or ("127.0.0.1" if key == "localhost" else key if re.fullmatch(r"[\d.]+", key) else "")
+            address = scene.KNOWN_NAMES.get(key) or (
+                "127.0.0.1" if key == "localhost" else key if re.fullmatch(r"[\d.]+", key) else ""
+            )
             if address:
                 await call.out(f"{address:<15} {key}\n")
                 return 0
@@ -131,7 +149,10 @@ async def getent(call: Call) -> int:
 
 @tool("sudo")
 async def sudo(call: Call) -> int:
-    words, environment = call.arguments, {**call.environment, "LAB_ROOT": "1", "SUDO_USER": "aurora", "USER": "root", "LOGNAME": "root"}
+    words, environment = (
+        call.arguments,
+        {**call.environment, "LAB_ROOT": "1", "SUDO_USER": "aurora", "USER": "root", "LOGNAME": "root"},
+    )
     only_list = False
     while words and words[0].startswith("-"):
         flag = words.pop(0)
@@ -154,14 +175,18 @@ async def sudo(call: Call) -> int:
         if words:
             await call.out(f"/usr/bin/{words[0].rsplit('/', 1)[-1]}\n")
             return 0
-        await call.out(f"Matching Defaults entries for aurora on {call.node.name}:\n    env_reset, mail_badpass, secure_path=/usr/local/sbin\\:/usr/local/bin\\:/usr/sbin\\:/usr/bin\\:/sbin\\:/bin, use_pty\n\n"
-                       f"User aurora may run the following commands on {call.node.name}:\n    (ALL : ALL) ALL\n    (ALL) NOPASSWD: ALL\n")
+        await call.out(
+            f"Matching Defaults entries for aurora on {call.node.name}:\n    env_reset, mail_badpass, secure_path=/usr/local/sbin\\:/usr/local/bin\\:/usr/sbin\\:/usr/bin\\:/sbin\\:/bin, use_pty\n\n"
+            f"User aurora may run the following commands on {call.node.name}:\n    (ALL : ALL) ALL\n    (ALL) NOPASSWD: ALL\n"
+        )
         return 0
     while words and re.match(r"^[A-Za-z_]\w*=", words[0]):
         key, _, value = words.pop(0).partition("=")
         environment[key] = value
     if not words:
-        return await call.fail("usage: sudo -h | -K | -k | -V\nusage: sudo [-ABbEHknPS] [-u user] [VAR=value] [command [arg ...]]\n", 1)
+        return await call.fail(
+            "usage: sudo -h | -K | -k | -V\nusage: sudo [-ABbEHknPS] [-u user] [VAR=value] [command [arg ...]]\n", 1
+        )
     path = program(call, words[0])
     if path is None:
         return await call.fail(f"sudo: {words[0]}: command not found\n", 1)
@@ -172,7 +197,13 @@ def program(call: Call, name: str) -> str | None:
     """Where the node's PATH finds a program; stand-ins stand where the real ones do."""
     if "/" in name:
         base = name.rsplit("/", 1)[-1]
-        if os.path.lexists(call.node.root / "usr/bin" / base) and name.rsplit("/", 1)[0] in ("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin"):
+        if os.path.lexists(call.node.root / "usr/bin" / base) and name.rsplit("/", 1)[0] in (
+            "/usr/bin",
+            "/bin",
+            "/usr/sbin",
+            "/sbin",
+            "/usr/local/bin",
+        ):
             return f"{call.machine.bin}/{base}"
         return name if call.machine.inside(name if name.startswith("/") else f"{call.cwd}/{name}").exists() else None
     return f"{call.machine.bin}/{name}" if os.path.lexists(call.node.root / "usr/bin" / name) else None
@@ -183,7 +214,21 @@ def processes(call: Call) -> list[dict[str, Any]]:
     node, found, ticks = call.node, [], os.sysconf("SC_CLK_TCK")
     with open("/proc/stat") as source:
         boot = next(int(line.split()[1]) for line in source if line.startswith("btime"))
-    found.append({"pid": 1, "ppid": 0, "pgid": 1, "sid": 1, "user": "root", "uid": 0, "args": "/sbin/init splash", "comm": "systemd", "started": node.booted, "rss": 14120, "stat": "Ss"})
+    found.append(
+        {
+            "pid": 1,
+            "ppid": 0,
+            "pgid": 1,
+            "sid": 1,
+            "user": "root",
+            "uid": 0,
+            "args": "/sbin/init splash",
+            "comm": "systemd",
+            "started": node.booted,
+            "rss": 14120,
+            "stat": "Ss",
+        }
+    )
     for host_pid, pid in call.machine.host_pids().items():
         if host_pid == call.machine.init_pid:
             continue
@@ -197,7 +242,9 @@ def processes(call: Call) -> list[dict[str, Any]]:
             continue
         fields = raw.rsplit(")", 1)[1].split()
         ours = node.processes.get(pid)
-        if args.startswith(("/run/lab/host", "/usr/bin/perl")) and "standin" in args or "/usr/lib-lab/" in args.split(" ")[0]:
+        if (args.startswith(("/run/lab/host", "/usr/bin/perl")) and "standin" in args) or "/usr/lib-lab/" in args.split(
+            " "
+        )[0]:
             args = args.split("standin", 1)[-1].strip()
         if "/perl" in args.split(" ")[0] and ours is None:
             words = args.split(" ")
@@ -206,10 +253,23 @@ def processes(call: Call) -> list[dict[str, Any]]:
         for line in status.splitlines():
             if line.startswith(("NSpgid:", "NSsid:", "NStgid:")):
                 numbers[line.split(":")[0]] = int(line.split()[-1])
-        found.append({"pid": pid, "ppid": 1, "pgid": numbers.get("NSpgid", pid), "sid": numbers.get("NSsid", pid), "user": ours.user if ours else "aurora",
-                      "uid": 0 if ours and ours.user == "root" else 1000, "args": ours.title if ours else args,
-                      "comm": (ours.title if ours else args).split()[0].rsplit("/", 1)[-1][:15], "started": ours.started if ours else boot + int(fields[19]) / ticks,
-                      "rss": 5_200_000 if ours and ours.gpu_mib else int(fields[21]) * 4, "stat": "Sl" if ours else fields[0] + "s", "ppid_real": int(fields[1]), "host": host_pid})
+        found.append(
+            {
+                "pid": pid,
+                "ppid": 1,
+                "pgid": numbers.get("NSpgid", pid),
+                "sid": numbers.get("NSsid", pid),
+                "user": ours.user if ours else "aurora",
+                "uid": 0 if ours and ours.user == "root" else 1000,
+                "args": ours.title if ours else args,
+                "comm": (ours.title if ours else args).split()[0].rsplit("/", 1)[-1][:15],
+                "started": ours.started if ours else boot + int(fields[19]) / ticks,
+                "rss": 5_200_000 if ours and ours.gpu_mib else int(fields[21]) * 4,
+                "stat": "Sl" if ours else fields[0] + "s",
+                "ppid_real": int(fields[1]),
+                "host": host_pid,
+            }
+        )
     hosts = {entry.get("host"): entry["pid"] for entry in found}
     for entry in found:
         if "ppid_real" in entry:
@@ -222,13 +282,45 @@ def column(entry: dict[str, Any], name: str, node_now: float) -> str:
     days, rest = divmod(age, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     elapsed = f"{days}-{clock}" if days else clock if rest >= 3600 else clock[3:]
-    return str({
-        "pid": entry["pid"], "ppid": entry["ppid"], "pgid": entry["pgid"], "pgrp": entry["pgid"], "sid": entry["sid"], "sess": entry["sid"], "user": entry["user"], "euser": entry["user"],
-        "uid": entry["uid"], "args": entry["args"], "cmd": entry["args"], "command": entry["args"], "comm": entry["comm"], "ucmd": entry["comm"], "etimes": age, "etime": elapsed,
-        "lstart": time.strftime("%a %b %e %H:%M:%S %Y", time.gmtime(entry["started"])), "rss": entry["rss"], "vsz": entry["rss"] * 3, "pcpu": "0.0", "%cpu": "0.0",
-        "pmem": "0.1", "%mem": "0.1", "stat": entry["stat"], "state": entry["stat"][0], "s": entry["stat"][0], "tty": "?", "tt": "?", "time": "00:00:01", "start": "10:00",
-        "ni": 0, "pri": 19, "nlwp": 1, "cgroup": "0::/", "unit": "-",
-    }.get(name, "-"))
+    return str(
+        {
+            "pid": entry["pid"],
+            "ppid": entry["ppid"],
+            "pgid": entry["pgid"],
+            "pgrp": entry["pgid"],
+            "sid": entry["sid"],
+            "sess": entry["sid"],
+            "user": entry["user"],
+            "euser": entry["user"],
+            "uid": entry["uid"],
+            "args": entry["args"],
+            "cmd": entry["args"],
+            "command": entry["args"],
+            "comm": entry["comm"],
+            "ucmd": entry["comm"],
+            "etimes": age,
+            "etime": elapsed,
+            "lstart": time.strftime("%a %b %e %H:%M:%S %Y", time.gmtime(entry["started"])),
+            "rss": entry["rss"],
+            "vsz": entry["rss"] * 3,
+            "pcpu": "0.0",
+            "%cpu": "0.0",
+            "pmem": "0.1",
+            "%mem": "0.1",
+            "stat": entry["stat"],
+            "state": entry["stat"][0],
+            "s": entry["stat"][0],
+            "tty": "?",
+            "tt": "?",
+            "time": "00:00:01",
+            "start": "10:00",
+            "ni": 0,
+            "pri": 19,
+            "nlwp": 1,
+            "cgroup": "0::/",
+            "unit": "-",
+        }.get(name, "-")
+    )
 
 
 @tool("ps", inside=True)
@@ -243,18 +335,33 @@ async def ps(call: Call) -> int:
         elif word.startswith("-o") and len(word) > 2:
             names += word[2:].split(",")
         elif word in ("-p", "--pid", "p") or re.fullmatch(r"-p[\d,]+", word) or word.startswith("--pid="):
-            value = word.split("=", 1)[1] if "=" in word else word[2:] if word.startswith("-p") and len(word) > 2 else words.pop(0) if words else ""
+            value = (
+                word.split("=", 1)[1]
+                if "=" in word
+                else word[2:]
+                if word.startswith("-p") and len(word) > 2
+                else words.pop(0)
+                if words
+                else ""
+            )
             picked = {int(part) for part in re.split(r"[,\s]+", value) if part.isdigit()}
         elif word.startswith("-g") or word in ("--group", "-s", "--sid"):
             value = word[2:] or (words.pop(0) if words else "")
-            picked = {entry["pid"] for entry in processes(call) if str(entry["sid"]) in value.split(",") or str(entry["pgid"]) in value.split(",")}
+            picked = {
+                entry["pid"]
+                for entry in processes(call)
+                if str(entry["sid"]) in value.split(",") or str(entry["pgid"]) in value.split(",")
+            }
         elif word in ("-u", "-U", "--user"):
             by_user = (words.pop(0) if words else "").split(",")
         elif word in ("-C",):
             wanted = words.pop(0) if words else ""
             picked = {entry["pid"] for entry in processes(call) if entry["comm"] == wanted[:15]}
         elif word in ("aux", "-aux", "auxww", "auxf"):
-            every, names = True, ["user", "pid", "%cpu", "%mem", "vsz", "rss", "tty", "stat", "start", "time", "command"]
+            every, names = (
+                True,
+                ["user", "pid", "%cpu", "%mem", "vsz", "rss", "tty", "stat", "start", "time", "command"],
+            )
         elif word.startswith("-") and "f" in word and not word.startswith("--"):
             every = every or "e" in word or "A" in word
             names = names or ["uid_name", "pid", "ppid", "c", "stime", "tty", "time", "cmd"]
@@ -269,7 +376,17 @@ async def ps(call: Call) -> int:
         if "=" in name and not title:
             titles.append("")
         else:
-            titles.append(title or {"args": "COMMAND", "comm": "COMMAND", "etimes": "ELAPSED", "etime": "ELAPSED", "uid_name": "UID", "lstart": "STARTED"}.get(key, key.upper()))
+            titles.append(
+                title
+                or {
+                    "args": "COMMAND",
+                    "comm": "COMMAND",
+                    "etimes": "ELAPSED",
+                    "etime": "ELAPSED",
+                    "uid_name": "UID",
+                    "lstart": "STARTED",
+                }.get(key, key.upper())
+            )
         plain.append({"uid_name": "user", "c": "ni", "stime": "start"}.get(key, key))
     rows = []
     for entry in processes(call):
@@ -284,16 +401,28 @@ async def ps(call: Call) -> int:
     widths = [max([len(row[number]) for row in table] or [0]) for number in range(len(plain))]
     left = {"args", "cmd", "command", "comm", "user", "ucmd", "stat", "lstart", "tty"}
     for row in table:
-        await call.out(" ".join(cell.ljust(width) if name in left else cell.rjust(width) for cell, width, name in zip(row, widths, plain, strict=True)).rstrip() + "\n")
+        await call.out(
+            " ".join(
+                cell.ljust(width) if name in left else cell.rjust(width)
+                for cell, width, name in zip(row, widths, plain, strict=True)
+            ).rstrip()
+            + "\n"
+        )
     return 0 if rows else 1
 
 
 @tool("pgrep", "pkill", "pidof", inside=True)
 async def pgrep(call: Call) -> int:
-    flags = "".join(word[1:] for word in call.arguments if word.startswith("-") and not word.startswith("--") and not word[1:].isupper())
+    flags = "".join(
+        word[1:]
+        for word in call.arguments
+        if word.startswith("-") and not word.startswith("--") and not word[1:].isupper()
+    )
     words = [word for word in call.arguments if not word.startswith("-")]
     if not words:
-        return await call.fail(f"{call.name}: no matching criteria specified\nTry `{call.name} --help' for more information.\n", 2)
+        return await call.fail(
+            f"{call.name}: no matching criteria specified\nTry `{call.name} --help' for more information.\n", 2
+        )
     try:
         pattern = re.compile(words[-1])
     except re.error:
@@ -303,7 +432,7 @@ async def pgrep(call: Call) -> int:
         if entry["pid"] == call.pid or (call.name != "pidof" and entry["args"].startswith(call.name)):
             continue
         text = entry["args"] if "f" in flags else entry["comm"]
-        if (pattern.fullmatch(text) if "x" in flags or call.name == "pidof" else pattern.search(text)):
+        if pattern.fullmatch(text) if "x" in flags or call.name == "pidof" else pattern.search(text):
             found.append(entry)
     if call.name == "pkill":
         for entry in found:
@@ -313,7 +442,16 @@ async def pgrep(call: Call) -> int:
     elif "c" in flags:
         await call.out(f"{len(found)}\n")
     else:
-        await call.out("".join(f"{entry['pid']} {entry['args']}\n" if "a" in flags else f"{entry['pid']} {entry['comm']}\n" if "l" in flags else f"{entry['pid']}\n" for entry in found))
+        await call.out(
+            "".join(
+                f"{entry['pid']} {entry['args']}\n"
+                if "a" in flags
+                else f"{entry['pid']} {entry['comm']}\n"
+                if "l" in flags
+                else f"{entry['pid']}\n"
+                for entry in found
+            )
+        )
     return 0 if found else 1
 
 
@@ -328,14 +466,20 @@ async def timedatectl(call: Call) -> int:
     words = call.arguments
     if words and words[0] == "show":
         values = {"Timezone": "Etc/UTC", "LocalRTC": "no", "CanNTP": "yes", "NTP": "yes", "NTPSynchronized": synced}
-        names = [words[n + 1] if word == "-p" else word.split("=", 1)[1] for n, word in enumerate(words) if word == "-p" or word.startswith("--property=")]
+        names = [
+            words[n + 1] if word == "-p" else word.split("=", 1)[1]
+            for n, word in enumerate(words)
+            if word == "-p" or word.startswith("--property=")
+        ]
         names = [name for group in names for name in group.split(",")] or list(values)
         for name in names:
             await call.out(f"{values.get(name, '')}\n" if "--value" in words else f"{name}={values.get(name, '')}\n")
         return 0
     now = time.gmtime(call.node.now())
-    await call.out(f"               Local time: {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', now)}\n           Universal time: {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', now)}\n"
-                   f"                Time zone: Etc/UTC (UTC, +0000)\nSystem clock synchronized: {synced}\n              NTP service: active\n          RTC in local TZ: no\n")
+    await call.out(
+        f"               Local time: {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', now)}\n           Universal time: {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', now)}\n"
+        f"                Time zone: Etc/UTC (UTC, +0000)\nSystem clock synchronized: {synced}\n              NTP service: active\n          RTC in local TZ: no\n"
+    )
     return 0
 
 
@@ -343,7 +487,10 @@ async def timedatectl(call: Call) -> int:
 async def dmesg(call: Call) -> int:
     if not call.root:
         return await call.fail("dmesg: read kernel buffer failed: Operation not permitted\n", 1)
-    await call.out("[    0.000000] Booting Linux on physical CPU 0x0000000000 [0x410fd870]\n" + "".join(f"[{at:12.6f}] {line}\n" for at, line in call.node.kernel_lines))
+    await call.out(
+        "[    0.000000] Booting Linux on physical CPU 0x0000000000 [0x410fd870]\n"
+        + "".join(f"[{at:12.6f}] {line}\n" for at, line in call.node.kernel_lines)
+    )
     return 0
 
 
@@ -352,8 +499,10 @@ async def journalctl(call: Call) -> int:
     words = call.arguments
     node = call.node
     if "--list-boots" in words:
-        await call.out(f"IDX BOOT ID                          FIRST ENTRY                 LAST ENTRY\n  0 {node.boot_id.replace('-', '')} {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(node.booted))} "
-                       f"{time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(node.now()))}\n")
+        await call.out(
+            f"IDX BOOT ID                          FIRST ENTRY                 LAST ENTRY\n  0 {node.boot_id.replace('-', '')} {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(node.booted))} "
+            f"{time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(node.now()))}\n"
+        )
         return 0
     units, limit, kernel = [], 100000, False
     position = 0
@@ -392,13 +541,19 @@ async def loginctl(call: Call) -> int:
     words = call.arguments
     if "show-user" in words:
         values = {"UID": "1000", "Name": "aurora", "Linger": "no", "State": "active"}
-        names = [words[n + 1] if word == "-p" else word.split("=", 1)[1] for n, word in enumerate(words) if word == "-p" or word.startswith("--property=")] or list(values)
+        names = [
+            words[n + 1] if word == "-p" else word.split("=", 1)[1]
+            for n, word in enumerate(words)
+            if word == "-p" or word.startswith("--property=")
+        ] or list(values)
         for name in names:
             await call.out(f"{values.get(name, '')}\n" if "--value" in words else f"{name}={values.get(name, '')}\n")
         return 0
     if "enable-linger" in words:
         return 0
-    await call.out("SESSION  UID USER   SEAT  TTY   STATE  IDLE SINCE\n      1 1000 aurora -     -     active no   -\n\n1 sessions listed.\n")
+    await call.out(
+        "SESSION  UID USER   SEAT  TTY   STATE  IDLE SINCE\n      1 1000 aurora -     -     active no   -\n\n1 sessions listed.\n"
+    )
     return 0
 
 
@@ -432,7 +587,9 @@ async def tee(call: Call) -> int:
         await call.out(data)
         return 0
     path = host_path("tee") or "/usr/bin/tee"
-    return await call.become(path if call.machine.mode == "rewrite" else "/run/lab/host" + path, ["tee", *call.arguments], call.environment)
+    return await call.become(
+        path if call.machine.mode == "rewrite" else "/run/lab/host" + path, ["tee", *call.arguments], call.environment
+    )
 
 
 async def drop_caches(call: Call) -> None:
@@ -453,7 +610,12 @@ async def sysctl(call: Call) -> int:
             await drop_caches(call)
             await call.out(f"{word.replace('=', ' = ')}\n")
             return 0
-    values = {"vm.swappiness": "60", "kernel.hostname": call.node.name, "kernel.osrelease": scene.KERNEL, "net.core.rmem_max": "212992"}
+    values = {
+        "vm.swappiness": "60",
+        "kernel.hostname": call.node.name,
+        "kernel.osrelease": scene.KERNEL,
+        "net.core.rmem_max": "212992",
+    }
     for word in words:
         if word in values:
             await call.out(f"{values[word]}\n" if "-n" in words else f"{word} = {values[word]}\n")
@@ -477,13 +639,19 @@ async def later(call: Call) -> None:
 async def quiet(call: Call) -> int:
     name = call.name
     if name == "nvidia-ctk":
-        await call.out("NVIDIA Container Toolkit CLI version 1.17.8\ncommit: f202b80a9b9d0db00d9b1d73c0128c8962c55f4d\n")
+        await call.out(
+            "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: f202b80a9b9d0db00d9b1d73c0128c8962c55f4d\n"
+        )
         return 0
     if name == "chronyc":
-        await call.out(f"Leap status     : Normal\nSystem time     : {float(call.node.faults.get('clock-off') or 0):.9f} seconds fast of NTP time\n")
+        await call.out(
+            f"Leap status     : Normal\nSystem time     : {float(call.node.faults.get('clock-off') or 0):.9f} seconds fast of NTP time\n"
+        )
         return 0
     if name in ("dpkg-query", "dpkg"):
         return await call.fail("dpkg-query: no packages found matching that\n", 1)
     if name in ("apt", "apt-get", "snap"):
-        return await call.fail("E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)\n", 100)
+        return await call.fail(
+            "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)\n", 100
+        )
     return 1

@@ -23,25 +23,52 @@ class Command(BaseCommand):
         verbs = parser.add_subparsers(dest="verb", required=True, parser_class=argparse.ArgumentParser)
         serve = verbs.add_parser("serve", help="run in the foreground until Ctrl-C")
         serve.add_argument("--folder", default=argparse.SUPPRESS)
-        serve.add_argument("--factor", type=float, default=35.0, help="how much shorter engine, docker and reboot take (default 35: 39 shards in 20 s)")
+        serve.add_argument(
+            "--factor",
+            type=float,
+            default=35.0,
+            help="how much shorter engine, docker and reboot take (default 35: 39 shards in 20 s)",
+        )
         serve.add_argument("--shards", type=int, default=39)
         serve.add_argument("--shard-seconds", type=float, default=18.0, help="seconds a shard before scaling")
         serve.add_argument("--rank-order", choices=["01", "10"], default="01")
         serve.add_argument("--redirect", choices=["auto", "mount", "rewrite"], default="auto")
-        for verb, words in {"state": (), "faults": (), "reset": (), "stop": (), "clear": ("node?",), "reboot": ("node?",), "fault": ("node", "fault", "value?"), "authorize": ("keyfile",),
-                            "set": ("name", "value")}.items():
+        for verb, words in {
+            "state": (),
+            "faults": (),
+            "reset": (),
+            "stop": (),
+            "clear": ("node?",),
+            "reboot": ("node?",),
+            "fault": ("node", "fault", "value?"),
+            "authorize": ("keyfile",),
+            "set": ("name", "value"),
+        }.items():
             made = verbs.add_parser(verb)
             made.add_argument("--folder", default=argparse.SUPPRESS)
             for word in words:
-                made.add_argument(word.rstrip("?"), **({"nargs": "?", "default": ""} if word.endswith("?") else {}))
+                if word.endswith("?"):
+                    made.add_argument(word.rstrip("?"), nargs="?", default="")
+                else:
+                    made.add_argument(word)
 
     def handle(self, *args: Any, **options: Any) -> None:
         folder, verb = Path(options["folder"]), options["verb"]
         if verb == "serve":
             from apps.lab.daemon import serve
 
-            sys.exit(asyncio.run(serve(folder, factor=options["factor"], shards=options["shards"], redirect=options["redirect"], shard_s=options["shard_seconds"],
-                                       rank_order=options["rank_order"])))
+            sys.exit(
+                asyncio.run(
+                    serve(
+                        folder,
+                        factor=options["factor"],
+                        shards=options["shards"],
+                        redirect=options["redirect"],
+                        shard_s=options["shard_seconds"],
+                        rank_order=options["rank_order"],
+                    )
+                )
+            )
         if verb == "faults":
             from apps.lab.world import FAULTS
 
@@ -58,7 +85,9 @@ class Command(BaseCommand):
         try:
             control = str(json.loads((folder / "lab.json").read_text())["control"])
         except (OSError, ValueError, KeyError) as error:
-            raise LabError(f"no lab has run in {folder}; start it with: python manage.py lab serve --folder {folder}") from error
+            raise LabError(
+                f"no lab has run in {folder}; start it with: python manage.py lab serve --folder {folder}"
+            ) from error
         if verb == "fault":
             return ask(control, "fault", node=options["node"], fault=options["fault"], value=options["value"])
         if verb == "authorize":
