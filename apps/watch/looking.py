@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from django.db import transaction
@@ -64,7 +64,7 @@ def look() -> None:
     for node in nodes:
         future = futures.get(node.pk)
         if future is not None and future.done():
-            seen[node.name] = future.result()
+            seen[node.name] = _with_starters(node, future.result())
             _keep(node, seen[node.name])
     judge_all(seen)
 
@@ -93,6 +93,15 @@ def _look_at(door: Endpoint, jobs: Mapping[int, str]) -> NodeSeen:
         units=sheet.units, processes=sheet.gpus.processes if sheet.gpus else (), job_states=states,
         memory=asdict(sheet.memory) if sheet.memory else None, gpus=[asdict(gpu) for gpu in sheet.gpus.gpus] if sheet.gpus else [],
     )
+
+
+def _with_starters(node: Node, seen: NodeSeen) -> NodeSeen:
+    """The cheap look does not read unit files: which container a unit starts is taken from the last whole sheet."""
+    sheet = inventory.latest_sheet(node)
+    if seen.units is None or sheet is None or sheet.units is None:
+        return seen
+    known = {unit.name: unit.containers for unit in sheet.units if unit.containers}
+    return replace(seen, units=tuple(replace(u, containers=u.containers or known.get(u.name, ())) for u in seen.units))
 
 
 def _keep(node: Node, seen: NodeSeen) -> None:

@@ -1,0 +1,58 @@
+"""From looks at nodes to the state of a deployment, a row a state."""
+
+import pytest
+
+from apps.facts.values import Container, GpuProcess, Unit
+from apps.watch.judging import NodeSeen, RankWanted, judge
+
+RANKS = (RankWanted(0, "spark-1a32", "vllm-qwen35-r0", "boot-a"), RankWanted(1, "spark-5be3", "vllm-qwen35-r1", "boot-b"))
+
+
+def node(name: str, *, boot: str, running: tuple[str, ...] = (), units: tuple[Unit, ...] = (), **more) -> NodeSeen:
+    containers = tuple(Container(name=one, state="running") for one in running)
+    return NodeSeen(name, 1000.0, boot_id=boot, uptime_s=more.pop("uptime", 1440.0), containers=containers, units=units, **more)
+
+
+def both(first: NodeSeen, second: NodeSeen) -> dict[str, NodeSeen]:
+    return {first.node: first, second.node: second}
+
+
+OURS = both(node("spark-1a32", boot="boot-a", running=("vllm-qwen35-r0",)), node("spark-5be3", boot="boot-b", running=("vllm-qwen35-r1",)))
+CLUSTER = Unit(name="vllm-cluster.service", active="active", containers=("vllm_node", "vllm_embeddings", "reranker"))
+OLD_STACK = node(
+    "spark-1a32", boot="boot-c", running=("vllm_node", "vllm_embeddings", "reranker"), units=(CLUSTER,),
+    processes=(GpuProcess(1, mib=98 * 1024),),
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "reason", "sure"),
+    [
+        (OURS, "serving", None, True),
+        (both(OLD_STACK, node("spark-5be3", boot="boot-d")), "lost", "replaced", True),
+        (both(node("spark-1a32", boot="boot-c"), node("spark-5be3", boot="boot-d")), "lost", "rebooted", True),
+        (both(node("spark-1a32", boot="boot-a"), node("spark-5be3", boot="boot-b")), "lost", "vanished", False),
+        (both(OURS["spark-1a32"], node("spark-5be3", boot="boot-b")), "degraded", "rank_lost", False),
+        (both(OURS["spark-1a32"], NodeSeen("spark-5be3", 1.0, reason="no_route", evidence="No route to host")), "unreachable", "no_route", False),
+        (both(OURS["spark-1a32"], node("spark-5be3", boot="boot-d")), "lost", "rebooted", True),
+    ],
+)
+def test_states(seen, state, reason, sure):
+    found = judge(RANKS, seen)
+    assert (found.state, found.reason, found.sure) == (state, reason, sure)
+
+
+def test_the_sentence_names_who_started_what_and_when():
+    found = judge(RANKS, both(OLD_STACK, node("spark-5be3", boot="boot-d")))
+    assert found.evidence == (
+        "Both nodes rebooted 24 min ago. On spark-1a32, vllm-cluster.service started vllm_node, vllm_embeddings and reranker, holding 98 GiB."
+    )
+
+
+def test_a_node_that_was_not_looked_at_proves_nothing():
+    assert judge(RANKS, {"spark-1a32": OURS["spark-1a32"]}).state == "serving"
+
+
+def test_an_unreachable_node_does_not_hide_that_the_other_was_rebooted():
+    seen = both(OLD_STACK, NodeSeen("spark-5be3", 1.0, reason="ssh_timeout", evidence="timed out"))
+    assert judge(RANKS, seen).reason == "replaced"
