@@ -22,7 +22,7 @@ part format ruff format --check .
 part mypy mypy apps sparkweb scripts manage.py
 part imports lint-imports
 part spelling codespell
-part templates djlint --check templates
+part templates djlint --lint --quiet templates
 part migrations python manage.py makemigrations --check --dry-run
 part deployment env HOST=127.0.0.1 ORIGINS=https://sparkweb.example python manage.py check --deploy --fail-level WARNING
 
