@@ -14,14 +14,14 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import close_old_connections, connection, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 
 from apps.deployments.models import Deployment
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.inventory.models import Credential, Node
-from apps.plan.step import Plan, Step
+from apps.plan.step import Plan
 from apps.remote import hostkeys
 from apps.remote.jobs import NodeJobs
 from apps.remote.pool import Pool
@@ -74,7 +74,8 @@ def claim(run_id: int) -> str | None:
     token, now = secrets.token_hex(16), timezone.now()
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
     changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
-        lease_token=token, lease_owner=OWNER, lease_until=now + timedelta(seconds=settings.LEASE_S)
+        lease_token=token, lease_owner=OWNER, lease_until=now + timedelta(seconds=settings.LEASE_S),
+        lease_serial=F("lease_serial") + 1,
     )
     return token if changed else None
 
@@ -152,23 +153,51 @@ def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str,
     return tuple(value.encode() for value in values.values()), by_step
 
 
-def _execute(run: Run, token: str) -> bool:
+class _Kept:
+    """An executor between two slices of the same worker, with what it has in memory: readers, pauses, half-read lines."""
+
+    def __init__(self, executor: Executor, recorder: Recorder, serial: int) -> None:
+        self.executor, self.recorder, self.serial = executor, recorder, serial
+
+
+_kept: dict[int, _Kept] = {}
+_kept_lock = threading.Lock()
+
+
+def _executor_for(run: Run, token: str) -> _Kept:
+    """The one of our last slice if nobody else claimed the run since, else a fresh one. Raises Refused for a missing secret."""
+    with _kept_lock:
+        known = _kept.pop(run.pk, None)
     plan = Plan.from_json(run.plan)
+    doors = NodeDoors(list(plan.nodes))
+    if known is not None and known.serial + 1 == run.lease_serial:
+        known.recorder.token, known.serial, known.executor.doors = token, run.lease_serial, doors
+        return known
+    if known is not None:
+        known.executor.close()
+    masked, variables = _environment_of(run)
+    recorder = Recorder(run, token, secrets=masked)
+    executor = Executor(plan, recorder, doors, run_id=run.pk, code=run.code, environment_of=lambda step: variables[step.key],
+                        model_paths=_model_paths(plan))
+    return _Kept(executor, recorder, run.lease_serial)
+
+
+def _execute(run: Run, token: str) -> bool:
     try:
-        masked, variables = _environment_of(run)
+        kept = _executor_for(run, token)
     except Refused as problem:
         Recorder(run, token).end(Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
         return True
-
-    def environment_of(step: Step) -> Mapping[str, str]:
-        return variables[step.key]
-
-    executor = Executor(plan, Recorder(run, token, secrets=masked), NodeDoors(list(plan.nodes)), run_id=run.pk, code=run.code,
-                        environment_of=environment_of, model_paths=_model_paths(plan))
+    done = True  # also when something is raised: what is in memory can't be trusted then
     try:
-        return executor.work(time.monotonic() + settings.SLICE_S)
+        done = kept.executor.work(time.monotonic() + settings.SLICE_S)
     finally:
-        executor.close()
+        if done:
+            kept.executor.close()
+        else:
+            with _kept_lock:
+                _kept[run.pk] = kept
+    return done
 
 
 def _model_paths(plan: Plan) -> dict[str, list[str]]:

@@ -154,6 +154,8 @@ def environment(spec: Spec, site: Site) -> tuple[tuple[str, str], ...]:
         made["TP_SOCKET_IFNAME"] = site.fabric.interface
         if site.fabric.hcas:
             made["NCCL_IB_HCA"] = ",".join(site.fabric.hcas)
+        made["NCCL_DEBUG"] = "INFO"  # the only proof of the path: a misspelt HCA falls back to TCP without a word
+        made["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
     if spec.cluster == "ray":
         made["RAY_memory_monitor_refresh_ms"] = (
             "0"  # on unified memory 95 % in use is normal, and the monitor would kill workers

@@ -1,0 +1,155 @@
+"""The main job on pretend Sparks, and what goes wrong with it. Real SSH, real jump host, the product's own services."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+
+import pytest
+
+from apps.diagnosis.masking import mask
+from apps.diagnosis.refusal import Refused
+from apps.runs import lines, queries, services
+from apps.runs.models import Chunk, Run
+from tests.story.conftest import ADMIN, HEAD, OPERATOR, SECOND, ended
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def text_of(run: Run) -> str:
+    return "\n".join(f"{line['node']} {line['step']} {line['text']}" for line in lines.lines(run, limit=5000)["lines"])
+
+
+def watched(run: Run, seconds: float = 120.0) -> tuple[Run, list[float], list[tuple[float, object]]]:
+    """The run at its end, the overall progress as it grew, and the estimates with the moment each was made."""
+    until, grown, estimates = time.monotonic() + seconds, [], []
+    while time.monotonic() < until:
+        run = Run.objects.get(pk=run.pk)
+        if run.phase == "loading" and not run.ended:
+            grown.append(queries.overall(run))
+            estimates.append((time.time(), queries.eta(run), queries.rank_progress(run)))
+        if run.ended:
+            return run, grown, estimates
+        time.sleep(0.2)
+    raise AssertionError(text_of(run))
+
+
+def test_the_story_with_a_cut_during_the_load(cluster):
+    """The head's SSH, which is also the way to the second node, is cut for 5 s: no byte is lost or doubled."""
+    deployment = cluster.deployment()
+    cluster.lab.set(shard_s=60)
+    run = cluster.start(deployment)
+    until = time.monotonic() + 60
+    while not any(row["done"] for row in queries.rank_progress(Run.objects.get(pk=run.pk))) and time.monotonic() < until:
+        time.sleep(0.1)
+    cluster.lab.fault(HEAD, "cut", 5)
+    run = ended(run, 120)
+    assert (run.state, run.reason) == ("succeeded", None), (run.evidence, text_of(run))
+    text = text_of(run)
+    assert "no sight of" in text and "answers again" in text
+    assert "0.0/2.0 GPU: 192.168.200.12, 192.168.200.13" in text
+    for step in run.steps.filter(job_id__gt=""):
+        raw = cluster.job_file(step.node.name, step.job_id).read_bytes()
+        stored = b"".join(bytes(c.data) for c in Chunk.objects.filter(stream__step=step, stream__name="output").order_by("offset"))
+        kept = sum(c.length for c in Chunk.objects.filter(stream__step=step, stream__name="output"))
+        assert hashlib.sha256(stored).hexdigest() == hashlib.sha256(mask(raw[:kept])).hexdigest(), step.key
+        assert len(raw) - kept < 400, (step.key, len(raw), kept)  # what a serving engine printed after the run ended
+    deployment.refresh_from_db()
+    assert deployment.state == "serving" and run.outcome["smoke"]["verdict"] == "passed"
+    assert run.facts["transport"] and run.facts["kv_tokens"]
+
+
+@pytest.mark.parametrize(("shards", "shard_s", "order"), [(7, 60, "01"), (39, 18, "10"), (161, 5, "01")])
+def test_progress_follows_the_log_and_never_falls(cluster, shards, shard_s, order):
+    cluster.lab.set(shards=shards, shard_s=shard_s, rank_order=order)
+    cluster.probe()
+    run, grown, estimates = watched(cluster.start(cluster.deployment()))
+    assert run.state == "succeeded", (run.evidence, text_of(run))
+    assert grown == sorted(grown) and len(set(grown)) >= min(shards, 8)
+    assert {row["total"] for row in queries.rank_progress(run)} == {shards}
+    assert estimates[0][1].basis == "none yet"
+    loaded_at = _loaded_at(run, shards)
+    judged = [
+        (moment, estimate.seconds) for moment, estimate, ranks in estimates
+        if moment < loaded_at - 1 and estimate.seconds is not None and min(row["done"] or 0 for row in ranks) > shards / 3
+    ]
+    assert judged, "no estimate after the first third"
+    whole = loaded_at - run.phases["loading"]["started"]
+    assert all(abs(moment + seconds - loaded_at) < max(0.2 * whole, 0.8) for moment, seconds in judged), (judged, loaded_at)
+
+
+def _loaded_at(run: Run, shards: int) -> float:
+    history = [points for step in run.steps.filter(kind="serve") for points in (step.progress.get("history") or {}).values()]
+    return max(next(point[0] for point in points if point[1] == shards) for points in history)
+
+
+def test_a_slow_rank_is_named(cluster):
+    cluster.lab.set(shards=39, shard_s=18)
+    cluster.lab.fault(SECOND, "slow-rank", 2)
+    cluster.probe()
+    run, _, estimates = watched(cluster.start(cluster.deployment()))
+    assert run.state == "succeeded", (run.evidence, text_of(run))
+    assert 1 in {estimate.slow_rank for _, estimate, _ in estimates}
+    assert 0 not in {estimate.slow_rank for _, estimate, _ in estimates}
+
+
+@pytest.mark.parametrize(("what", "reason"), [("image", "image_missing"), ("model", "model_path_missing")])
+def test_preflight_refuses_by_name_what_was_removed_since_the_plan(cluster, what, reason):
+    deployment = cluster.deployment()
+    plan_of = services.preview(ADMIN, deployment)
+    assert not [p for p in plan_of.problems if p.severity == "stop"], plan_of.problems
+    if what == "image":
+        cluster.lab.remove_image(SECOND, "hellohal2064/vllm-qwen3.5-gb10")
+    else:
+        folder = cluster.lab.root(SECOND) / "models" / "Qwen3.5-122B-A10B-FP8"
+        folder.rename(folder.with_name("gone"))
+    run = ended(cluster.start(deployment))
+    assert (run.state, run.reason) == ("failed", reason), (run.evidence, text_of(run))
+    assert SECOND in run.evidence
+    cluster.probe()
+    with pytest.raises(Refused) as no:
+        cluster.start(deployment)
+    assert no.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("node", "fault", "value", "reasons"),
+    [
+        (HEAD, "engine-dies", "loading", {"exited", "oom_gpu", "rank_lost"}),
+        (HEAD, "oom", "", {"oom_gpu", "oom_host"}),
+        (SECOND, "ray-no-join", "", {"ray_join_timeout"}),
+        (SECOND, "disk-full", "", {"disk_full"}),
+    ],
+)
+def test_faults_are_named(cluster, monkeypatch, node, fault, value, reasons):
+    deployment = cluster.deployment()
+    cluster.lab.fault(node, fault, value)
+    run = ended(cluster.start(deployment), 200)
+    assert run.state == "failed" and run.reason in reasons, (run.reason, run.evidence, text_of(run))
+    deployment.refresh_from_db()
+    assert (deployment.state, deployment.reason) == ("failed", run.reason)
+
+
+def test_an_operator_may_clear_again_only_what_an_editor_agreed_to(cluster):
+    deployment = cluster.deployment()
+    with pytest.raises(Refused) as no:
+        cluster.start(deployment, actor=OPERATOR)
+    assert no.value.reason == "consent_needed" and no.value.field == "clear"
+    run = ended(cluster.start(deployment))
+    assert run.state == "succeeded", (run.evidence, text_of(run))
+    cluster.lab.reboot()
+    _wait_for_old_stack(cluster)
+    again = ended(cluster.start(deployment, story="relaunch", actor=OPERATOR), 120)
+    assert again.state == "succeeded", (again.evidence, text_of(again))
+
+
+def _wait_for_old_stack(cluster) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        time.sleep(1)
+        run = cluster.probe()
+        sheet = services.sheets_of([HEAD]).get(HEAD)
+        running = {c.name for c in (sheet.containers or ()) if c.state == "running"} if sheet else set()
+        if run.state == "succeeded" and {"vllm_node", "vllm_embeddings", "reranker"} <= running:
+            return
+    raise AssertionError("the old stack did not come back")
