@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """File systems by df, in any of its forms and languages."""
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ def disks(found_rows: list[dict[str, Any]]) -> tuple[Disk, ...]:
     for row in found_rows:
         if row["inodes"]:
             continue
-        kept = row["mount"] in {"/", "/dev/shm"} or not (
+        kept = row["mount"] in {"/", "/dev/shm"} or not (  # noqa: S108 - a mount point
             row["source"].startswith(_VIRTUAL) or (row["type"] or "").startswith(_VIRTUAL)
-        )  # noqa: S108 - a mount point
+        )
         if kept and not row["mount"].startswith(("/boot", "/snap/", "/sys/", "/proc/", "/run/", "/var/lib/docker/")):
             found.setdefault(
                 row["mount"],

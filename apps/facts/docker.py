@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Docker as its own JSON tells it, and the ways in which it can't be asked."""
 
 from __future__ import annotations
@@ -263,14 +264,19 @@ def joined(
     groups: dict[str, int] | None = None,
 ) -> tuple[Container, ...]:
     """`docker ps` for docker's own words, `docker inspect` for everything exact, GPU processes and cgroups for memory (bytes)."""
-    exact = {each.id: each for each in inspected if each.id}
+    exact: dict[str | None, Container] = {each.id: each for each in inspected if each.id}
     by_name = {each.name: each for each in inspected}
     found = []
     for each in listed or inspected:
         other = (
             exact.get(each.id)
             or next(
-                (one for key, one in exact.items() if each.id and len(each.id) >= 12 and key.startswith(each.id)), None
+                (
+                    one
+                    for key, one in exact.items()
+                    if each.id and len(each.id) >= 12 and (key or "").startswith(each.id)
+                ),
+                None,
             )
             or by_name.get(each.name)
         )
@@ -321,10 +327,12 @@ def images_from_inspect(text: str) -> tuple[Image, ...]:
     for each in objects(text):
         if "RepoTags" not in each and "Architecture" not in each:
             continue
-        tags = [tag for tag in each.get("RepoTags") or [] if isinstance(tag, str) and tag != "<none>:<none>"]
+        tags: list[str | None] = [
+            tag for tag in each.get("RepoTags") or [] if isinstance(tag, str) and tag != "<none>:<none>"
+        ]
         digests = [digest for digest in each.get("RepoDigests") or [] if isinstance(digest, str)]
         environment = _environment(part(each, "Config", "Env"))
-        for tag in [*tags] or [None]:
+        for tag in tags or [None]:
             repository = tag.rsplit(":", 1)[0] if tag else None
             digest = next(
                 (one for one in digests if repository and one.startswith(repository + "@")),

@@ -10,8 +10,9 @@ from apps.facts.sheet import Evidence
 class Fact:
     """What one command says about a node.
 
-    `script` is POSIX shell text that the probe runs under `timeout_s` seconds with LC_ALL=C and an empty standard input;
-    it may read the variables that `probe.script(extra=…)` carries. `parse` never guesses: what is not in the evidence is None.
+    `script` is POSIX shell text that the probe runs under `timeout_s` seconds with LC_ALL=C and an empty standard
+    input; it may read the variables that `probe.script(extra=…)` carries. `parse` never guesses: what is not in the
+    evidence is None.
     """
 
     name: ClassVar[str]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """GPUs by nvidia-smi: the table of every age, the CSV query, processes, and the ways in which it fails."""
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ _HEADER = re.compile(r"^[a-z_][a-z0-9_.]*(?: \[[^\]]+\])?$")
 def from_query(evidence: Evidence) -> Gpus | None:
     """`nvidia-smi --query-gpu=… --format=csv`, with or without header and units (MiB, W, %, MHz)."""
     columns: tuple[str, ...] | None = None
-    gpus = []
+    gpus: list[Gpu] = []
     driver = None
     for line in evidence.stdout.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -316,6 +317,32 @@ def _owned(process: GpuProcess, path: str) -> GpuProcess:
         process,
         container=container.group(1) if container else None,
         unit=unit.group(1) if unit and not container else None,
+    )
+
+
+def parents(text: str) -> dict[int, int]:
+    """`@parent PID PPID` lines, printed where a process' cgroup could not be read."""
+    rows = (line.split() for line in text.splitlines() if line.startswith("@parent "))
+    return {
+        int(row[1]): int(row[2]) for row in rows if len(row) == 3 and (row[1] + row[2]).isdecimal() and len(row[1]) < 12
+    }
+
+
+def adopted(gpus: Gpus, parent: dict[int, int], containers: dict[int, str]) -> Gpus:
+    """Processes whose owner is unknown get the container whose first process is among their ancestors (`containers`: pid -> id)."""
+
+    def owner(pid: int) -> str | None:
+        for _ in range(64):
+            if pid in containers:
+                return containers[pid]
+            pid = parent.get(pid, 0)
+        return None
+
+    return replace(
+        gpus,
+        processes=tuple(
+            each if each.container or each.unit else replace(each, container=owner(each.pid)) for each in gpus.processes
+        ),
     )
 
 
@@ -498,9 +525,11 @@ class GpuProcessesFact(Fact):
     script = r"""
 out=$(nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv,noheader,nounits); code=$?
 printf '%s\n' "$out"
+hidden=
 for pid in $(printf '%s\n' "$out" | sed -n 's/^ *\([0-9][0-9]*\),.*/\1/p' | sort -u); do
-  sed "s|^|@owner $pid |" "/proc/$pid/cgroup" 2>/dev/null
+  sed "s|^|@owner $pid |" "/proc/$pid/cgroup" 2>/dev/null || hidden=1
 done
+[ -z "$hidden" ] || ps -eo pid=,ppid= 2>/dev/null | sed 's/^ */@parent /'
 exit $code
 """
 

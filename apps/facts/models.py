@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Model folders on the node's own paths: how big, how complete, and their config."""
 
 from __future__ import annotations

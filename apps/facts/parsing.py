@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import IO, Any
 
 from apps.facts import disk, docker, fabric, gpu, memory, network, probe, ray, systemd
@@ -60,7 +61,7 @@ def _disk(evidence: Evidence) -> dict[str, Any]:
 
 
 def _network(evidence: Evidence) -> dict[str, Any]:
-    """`ip -j addr`, `ip addr`, `ip route`, ethtool, ibstat, ibdev2netdev, rdma link or sysfs lines: each by its own shape."""
+    """`ip -j addr`, `ip addr`, `ip route`, ethtool, ibstat, ibdev2netdev, rdma link or sysfs lines, by their shape."""
     text = evidence.stdout
     speed = network.ethtool(text)
     if speed:
@@ -144,8 +145,8 @@ def described(name: str, evidence: Evidence) -> dict[str, Any]:
 def parsed(name: str, text: str) -> Any:
     """One pasted text: an output, an envelope `{"command", "rc", "stdout", "stderr"}` of one, or several with labels.
 
-    Lines such as `# node A` give an object by label, `# 1`, `# 2` … an array, an array of envelopes an array; envelopes of
-    different commands on one node are one answer for the network facts.
+    Lines such as `# node A` give an object by label, `# 1`, `# 2` … an array, an array of envelopes an array;
+    envelopes of different commands on one node are one answer for the network facts.
     """
     text = _ANSI.sub("", text.replace("\r\n", "\n")) if "\x1b" in text or "\r" in text else text
     envelopes = _envelopes(text)
@@ -255,7 +256,9 @@ def write(name: str, source: IO[bytes], stdout: IO[str]) -> None:
     for each in islice(told, MOST_INPUTS):
         stdout.write(",\n" + (each or "null"))
     if next(told, None) is not None:
-        stdout.write(",\n" + _json({"problem": "too_many_inputs", "evidence": f"only the first {MOST_INPUTS} were read"}))
+        stdout.write(
+            ",\n" + _json({"problem": "too_many_inputs", "evidence": f"only the first {MOST_INPUTS} were read"})
+        )
     stdout.write("]\n")
 
 
@@ -293,9 +296,10 @@ def main(argv: list[str], stdin: IO[bytes], stdout: IO[str], stderr: IO[str] | N
         write(argv[0], stdin, stdout)
         return 0
     try:
-        with open(argv[1], "rb") as source:
+        with Path(argv[1]).open("rb") as source:
             write(argv[0], source, stdout)
-    except OSError as error:
-        errors.write(f"FILE {argv[1]!r} can't be read: {error.strerror}; name a file that exists and may be read\n")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        errors.write(f"FILE {argv[1]!r} can't be read: {why}; name a file that exists and may be read\n")
         return 2
     return 0

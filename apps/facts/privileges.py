@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """What this login may do, and the traps of a login: RemoveIPC, linger, limits."""
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def sudo_scope(text: str, errors: str) -> str | None:
         return "all"
     if "NOPASSWD:" in text:
         return "some"
-    if _NOT_ALLOWED.search(text + errors) or re.search(r"sudo['\"]?: (?:command )?not found", errors):
+    if _NOT_ALLOWED.search(text + errors) or re.search(r"sudo['\"]?: (?:command )?not found", text + errors):
         return "none"
     return "password" if _PASSWORD.search(text + errors) or re.search(r"may run the following commands", text) else None
 

@@ -1,7 +1,7 @@
 """All facts of a node in one script and one round trip, and the way back from its output to a Sheet.
 
-The output is framed by a nonce that no data can know. Noise before, between or after the frames belongs to no section; noise
-within one makes its length wrong, and the section is then absent: it never enters a value.
+The output is framed by a nonce that no data can know. Noise before, between or after the frames belongs to no section;
+noise within one makes its length wrong, and the section is then absent: it never enters a value.
 """
 
 from __future__ import annotations
@@ -144,10 +144,10 @@ exit 0
 def script(facts: Iterable[str], *, nonce: str, extra: Mapping[str, str] | None = None) -> str:
     """POSIX shell text that prints the evidence of all `facts` (names of `FACTS`), for `/bin/sh -s`.
 
-    Sections run side by side, each under its own time limit; one that can't even be killed delays the answer by at most two
-    seconds over its limit. `nonce`: 8 to 64 letters and digits, new each time. `extra` is seen by the sections as
-    SPARKWEB_<KEY>: `models` (folders, one a line), `hub` (a URL that may be asked to learn whether there is internet).
-    Raises ValueError for a bad nonce or key, KeyError for an unknown fact.
+    Sections run side by side, each under its own time limit; one that can't even be killed delays the answer by at
+    most two seconds over its limit. `nonce`: 8 to 64 letters and digits, new each time. `extra` is seen by the
+    sections as SPARKWEB_<KEY>: `models` (folders, one a line), `hub` (a URL that may be asked to learn whether
+    there is internet). Raises ValueError for a bad nonce or key, KeyError for an unknown fact.
     """
     if not _NONCE.match(nonce):
         raise ValueError("nonce: 8 to 64 letters and digits")
@@ -253,6 +253,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
     """The sheet of one probe (or of a cheaper one: what was not asked is None). Never raises."""
     values = _Values(sections)
     gpus = _safely(lambda: _gpus(values))
+    gpus = _safely(lambda: _adopted(values, gpus)) or gpus
     containers = _safely(lambda: _containers(values, gpus))
     gpus = _safely(lambda: _with_names(gpus, containers)) or gpus
     images = _safely(lambda: _images(values))
@@ -296,6 +297,12 @@ def _containers(values: _Values, gpus: Any) -> Any:
     return docker.joined(
         listed or (), inspected or (), gpus.processes if gpus else (), values.of(docker.ContainerMemoryFact)
     )
+
+
+def _adopted(values: _Values, gpus: Any) -> Any:
+    parents = gpu.parents(values.text(gpu.GpuProcessesFact))
+    firsts = {each.pid: each.id for each in values.of(docker.ContainerDetailsFact) or () if each.pid and each.id}
+    return gpu.adopted(gpus, parents, firsts) if gpus and parents else gpus
 
 
 def _with_names(gpus: Any, containers: Any) -> Any:

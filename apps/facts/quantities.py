@@ -59,7 +59,10 @@ def whole(text: str | None) -> int | None:
 
 
 def size(text: str | None, *, base: int = 1024) -> int | None:
-    """Bytes of `121Gi`, `8,6Mi`, `18.5GB`, `3.6T`, `0B`. `GiB` and `Gi` are powers of 1024, `GB` of 1000, a bare `G` of `base`."""
+    """Bytes of `121Gi`, `8,6Mi`, `18.5GB`, `3.6T`, `0B`.
+
+    `GiB` and `Gi` are powers of 1024, `GB` of 1000, a bare `G` of `base`.
+    """
     if text is None:
         return None
     found = _SIZE.match(text.strip())

@@ -74,8 +74,11 @@ class Sheet:
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Sheet:
-        """The Sheet of `to_json`'s value, also after a trip through JSON text. Keys that this version doesn't know are left out,
-        those it lacks take their default. Raises TypeError or ValueError for a body that is no sheet."""
+        """The Sheet of `to_json`'s value, also after a trip through JSON text.
+
+        Keys that this version doesn't know are left out, those it lacks take their default. Raises TypeError or
+        ValueError for a body that is no sheet.
+        """
         sheet = _built(cls, body)
         assert isinstance(sheet, Sheet)
         return sheet

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Which inference software is inside running containers, images and virtual environments, without touching a GPU."""
 
 from __future__ import annotations

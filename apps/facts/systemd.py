@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Service units: which there are, which come back by themselves, and which containers they start."""
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def _names(command: str) -> list[str]:
     try:
         words = shlex.split(command, comments=True)
     except ValueError:
-        words = command.split()
+        words = command.replace("'", " ").replace('"', " ").split()  # one half of a quoted `a && b`
     at = next(
         (index for index, word in enumerate(words) if word.rsplit("/", 1)[-1] in {"docker", "podman", "nerdctl"}), None
     )

@@ -1,4 +1,7 @@
-"""The frozen values that facts parse into. Units stand in the names; None is unknown. All JSON-able by `dataclasses.asdict`."""
+"""The frozen values that facts parse into. Units stand in the names; None is unknown.
+
+All of them are JSON-able by `dataclasses.asdict`.
+"""
 
 from __future__ import annotations
 

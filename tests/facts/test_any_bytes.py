@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Whatever comes, no parser raises; a cut, a \\r\\n or a foreign byte is no exception."""
 
 from __future__ import annotations
@@ -79,7 +80,13 @@ def test_carriage_returns_change_nothing(path: Path, name: str) -> None:
 
 
 @quick
-@given(sections=st.dictionaries(st.sampled_from(sorted(FACTS)), st.builds(Evidence, stdout=salad, stderr=salad, exit_code=st.sampled_from([0, 1, 127, None])), max_size=12))
+@given(
+    sections=st.dictionaries(
+        st.sampled_from(sorted(FACTS)),
+        st.builds(Evidence, stdout=salad, stderr=salad, exit_code=st.sampled_from([0, 1, 127, None])),
+        max_size=12,
+    )
+)
 def test_a_sheet_of_anything_survives_json(sections: dict[str, Evidence]) -> None:
     sheet = probe.sheet_from("n", 1.5, sections)
     body = json.loads(json.dumps(sheet.to_json()))
@@ -119,8 +126,13 @@ def test_a_separator_first_counts_for_nothing() -> None:
 
 def test_a_huge_text_keeps_its_first_and_last_part() -> None:
     body = b"MemTotal: 1048576 kB\n" + b"x" * 99 * 1000 + b"\n" * 100
-    told = run("memory", b"MemTotal: 1048576 kB\n" + (b"y" * 999 + b"\n") * 8000 + b"systemd-oomd[1]: Killed /a/b.scope due to x\n")
-    assert isinstance(told, dict) and told["truncated"] and told["total_gib"] == 1.0 and told["killed_unit"] == "b.scope"
+    told = run(
+        "memory",
+        b"MemTotal: 1048576 kB\n" + (b"y" * 999 + b"\n") * 8000 + b"systemd-oomd[1]: Killed /a/b.scope due to x\n",
+    )
+    assert (
+        isinstance(told, dict) and told["truncated"] and told["total_gib"] == 1.0 and told["killed_unit"] == "b.scope"
+    )
     assert "truncated" not in run("memory", body)  # type: ignore[operator]
 
 

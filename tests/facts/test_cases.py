@@ -1,7 +1,7 @@
 """The handed cases: the input's bytes through `parse`, compared with the values that a correct product must conclude.
 
-Each expected value has to be found in our answer; ours may say more. Where a case names or nests a thing differently than we
-do, the function beside it says how (docs/formats.md lists the aliases).
+Each expected value has to be found in our answer; ours may say more. Where a case names or nests a thing differently
+than we do, the function beside it says how (docs/formats.md lists the aliases).
 """
 
 from __future__ import annotations
@@ -89,15 +89,25 @@ def missing(expected: Any, told: Any, at: str = "") -> list[str]:
     if isinstance(expected, dict):
         if not isinstance(told, dict):
             return [f"{at}: {told!r} is no object"]
-        return [gap for key, value in expected.items() for gap in missing(value, told.get(key, "nothing"), f"{at}.{key}")]
+        return [
+            gap for key, value in expected.items() for gap in missing(value, told.get(key, "nothing"), f"{at}.{key}")
+        ]
     if isinstance(expected, list):
         plain = all(not isinstance(each, dict) for each in expected)
         if not isinstance(told, list) or len(expected) > len(told) or (plain and len(expected) != len(told)):
             if not (plain and isinstance(told, list) and at.endswith(".warn") and set(expected) <= set(told)):
                 return [f"{at}: {told!r} is not {expected!r}"]
             return []
-        return [gap for n, (one, other) in enumerate(zip(expected, told, strict=False)) for gap in missing(one, other, f"{at}[{n}]")]
-    return [] if expected == told and type(expected) is not bool or expected is told else [f"{at}: {told!r} is not {expected!r}"]
+        return [
+            gap
+            for n, (one, other) in enumerate(zip(expected, told, strict=False))
+            for gap in missing(one, other, f"{at}[{n}]")
+        ]
+    return (
+        []
+        if (expected == told and type(expected) is not bool) or expected is told
+        else [f"{at}: {told!r} is not {expected!r}"]
+    )
 
 
 @pytest.mark.parametrize(("case", "fact", "adapted"), TABLE, ids=[f"{case}-{fact}" for case, fact, _ in TABLE])
@@ -111,7 +121,10 @@ def test_every_case_of_these_kinds_that_has_expected_values_is_in_the_table() ->
     ours = {
         path.parent.name
         for path in CASES.glob("*/expected.json")
-        if any(f"- kind: {kind}\n" in (path.parent / "case.md").read_text() for kind in ("gpu", "memory", "docker", "systemd", "network"))
+        if any(
+            f"- kind: {kind}\n" in (path.parent / "case.md").read_text()
+            for kind in ("gpu", "memory", "docker", "systemd", "network")
+        )
     }
     assert ours == {case for case, fact, _ in TABLE if fact != "ray"}
 

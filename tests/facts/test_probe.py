@@ -31,7 +31,9 @@ def ran(text: str, shell: list[str] | None = None, env: dict[str, str] | None = 
 def with_facts(monkeypatch: pytest.MonkeyPatch, **scripts: tuple[int, str]) -> str:
     """The script of made-up facts: name=(limit, text)."""
     for name, (limit, text) in scripts.items():
-        monkeypatch.setitem(FACTS, name, type(name, (Fact,), {"name": name, "reads": "", "script": text, "timeout_s": limit}))
+        monkeypatch.setitem(
+            FACTS, name, type(name, (Fact,), {"name": name, "reads": "", "script": text, "timeout_s": limit})
+        )
     return probe.script(scripts, nonce=NONCE)
 
 
@@ -45,7 +47,9 @@ def test_the_whole_probe_in_each_shell(shell: list[str]) -> None:
     assert set(found) == set(probe.PROBE)
     sheet = probe.sheet_from("here", 0.0, found)
     assert sheet.machine is not None and sheet.machine.boot_id and sheet.machine.kernel == os.uname().release
-    assert sheet.memory is not None and sheet.memory.total_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert sheet.memory is not None and sheet.memory.total_bytes == os.sysconf("SC_PAGE_SIZE") * os.sysconf(
+        "SC_PHYS_PAGES"
+    )
     assert sheet.machine.clock_unix_s is not None and abs(sheet.machine.clock_unix_s - time.time()) < 60
     assert sheet.disks and sheet.interfaces is not None
     root = next(disk for disk in sheet.disks if disk.mount == "/")
@@ -73,15 +77,22 @@ def test_outputs_exit_codes_and_errors_stay_apart(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("shell", [["/bin/sh"], ["busybox", "sh"]], ids=" ".join)
-@pytest.mark.parametrize("without", [(), ("timeout",), ("timeout", "setsid")], ids=lambda names: "-".join(names) or "all")
-def test_a_hanging_section_delays_only_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: list[str], without: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "without", [(), ("timeout",), ("timeout", "setsid")], ids=lambda names: "-".join(names) or "all"
+)
+def test_a_hanging_section_delays_only_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shell: list[str], without: tuple[str, ...]
+) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("sh", "sleep", "mktemp", "mkfifo", "cat", "rm", "wc", "mv", "date", "busybox", "timeout", "setsid"):
         if name not in without and shutil.which(name):
             (tools / name).symlink_to(os.path.realpath(shutil.which(name) or ""))
     text = with_facts(
-        monkeypatch, quick=(9, "echo quick"), slow=(1, "echo begun; sleep 30 & wait"), deaf=(1, "trap '' TERM; sleep 30; echo late"),
+        monkeypatch,
+        quick=(9, "echo quick"),
+        slow=(1, "echo begun; sleep 30 & wait"),
+        deaf=(1, "trap '' TERM; sleep 30; echo late"),
     ).replace("PATH=$PATH:/usr/sbin:/sbin:/snap/bin", f"PATH={tools}")
     start = time.monotonic()
     found = probe.read(NONCE, ran(text, shell))
@@ -162,12 +173,20 @@ def test_a_hub_cache_with_links_and_a_partial_download(tmp_path: Path) -> None:
     (snapshot / "model-00001-of-00002.safetensors").symlink_to("../../blobs/b1")
     (snapshot / "model-00002-of-00002.safetensors").symlink_to("../../blobs/b2")
     (snapshot / "model.safetensors.index.json").write_text(
-        '{"metadata": {"total_size": 180}, "weight_map": {"a": "model-00001-of-00002.safetensors",\n "b": "model-00002-of-00002.safetensors"}}')
+        '{"metadata": {"total_size": 180}, "weight_map": {"a": "model-00001-of-00002.safetensors",\n'
+        ' "b": "model-00002-of-00002.safetensors"}}'
+    )
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     found = probe.read(NONCE, ran(probe.script(["models"], nonce=NONCE), env=env))
     (model,) = [each for each in probe.sheet_from("x", 0.0, found).models or () if each.path == str(snapshot)]
     assert model.name == "Qwen/Qwen3.5-122B"
-    assert (model.shards, model.shards_expected, model.complete, model.partial_bytes, model.index_total_bytes) == (1, 2, False, 30, 180)
+    assert (model.shards, model.shards_expected, model.complete, model.partial_bytes, model.index_total_bytes) == (
+        1,
+        2,
+        False,
+        30,
+        180,
+    )
     (repository / "blobs/b2").write_bytes(b"2" * 100)
     found = probe.read(NONCE, ran(probe.script(["models"], nonce=NONCE), env=env))
     (model,) = [each for each in probe.sheet_from("x", 0.0, found).models or () if each.path == str(snapshot)]
@@ -178,11 +197,18 @@ def test_a_virtual_environment_is_read_without_python(tmp_path: Path) -> None:
     packages = tmp_path / "engine/lib/python3.12/site-packages"
     packages.mkdir(parents=True)
     (tmp_path / "engine/pyvenv.cfg").write_text("home = /usr/bin\n")
-    for name in ("vllm-0.17.1rc1.dist-info", "torch-2.9.1+cu130.dist-info", "nvidia_nccl_cu13-2.28.3.dist-info", "requests-2.0.dist-info"):
+    for name in (
+        "vllm-0.17.1rc1.dist-info",
+        "torch-2.9.1+cu130.dist-info",
+        "nvidia_nccl_cu13-2.28.3.dist-info",
+        "requests-2.0.dist-info",
+    ):
         (packages / name).mkdir()
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     found = probe.read(NONCE, ran(probe.script(["software"], nonce=NONCE), env=env))
-    (inside,) = [each for each in probe.sheet_from("x", 0.0, found).software or () if each.where == f"venv:{tmp_path}/engine"]
+    (inside,) = [
+        each for each in probe.sheet_from("x", 0.0, found).software or () if each.where == f"venv:{tmp_path}/engine"
+    ]
     assert inside.versions == {"vllm": "0.17.1rc1", "torch": "2.9.1+cu130", "nccl": "2.28.3"}
 
 
