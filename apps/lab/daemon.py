@@ -46,9 +46,9 @@ class LabWorld(World):
             self.doors[node.name] = Door(node, node.machine, ports.get(node.name, 0))
         for door in self.doors.values():
             door.doors = self.doors
-        for node in self.nodes.values():
-            await self.fresh(node)
-            await self.doors[node.name].open()
+        await asyncio.gather(*(self.fresh(node) for node in self.nodes.values()))
+        for door in self.doors.values():
+            await door.open()
         self.spawn(self._moving())
 
     async def _start_machine(self, node: Node, redirect: str) -> None:
@@ -185,19 +185,21 @@ class LabWorld(World):
 
     async def reset(self) -> None:
         """Both nodes back at the start scene; keys, ports and who may come in stay."""
-        for node in self.nodes.values():
-            node.faults.clear()
-            door = self.doors[node.name]
-            door.thaw()
-            await door.shut()
-            await self._halt(node)
-        for node in self.nodes.values():
-            assert node.machine is not None
-            shutil.rmtree(node.root, ignore_errors=True)
-            node.machine.build()
-            await node.machine.boot()
-            await self.fresh(node)
-            await self.doors[node.name].open()
+        await asyncio.gather(*(self._reset(node) for node in self.nodes.values()))
+
+    async def _reset(self, node: Node) -> None:
+        door = self.doors[node.name]
+        node.faults.clear()
+        door.thaw()
+        await door.shut()
+        await stop_task(self.rebooting.pop(node.name, None))
+        await self._halt(node)
+        assert node.machine is not None
+        shutil.rmtree(node.root, ignore_errors=True)
+        node.machine.build()
+        await node.machine.boot()
+        await self.fresh(node)
+        await door.open()
 
     async def down(self) -> None:
         for door in self.doors.values():

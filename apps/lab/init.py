@@ -27,22 +27,30 @@ CLONE_NEWUSER = 0x10000000
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True, capture_output=True)
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+KEPT = ((2, 2), (4, 4), (8, 8), (1024, 1024), (2048, 2048), (4096, 1 << 21))  # statvfs flag -> mount flag
 
 
-def bind(source: str, target: str, *, read_only: bool = False) -> None:
-    mount("--rbind", source, target)
-    if read_only:
-        mount("-o", "remount,bind,ro", target)
+def mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
+    """mount(2). Raises OSError."""
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    if libc.mount(*words, ctypes.c_ulong(flags), None if data is None else data.encode()) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mount of {source} at {target}: {os.strerror(number)}")
+
+
+def bind(source: str, target: str, *, read_only: bool = False, recursive: bool = True) -> None:
+    mount(source, target, None, MS_BIND | (MS_REC if recursive else 0))
+    if read_only:  # flags that another namespace has locked must be given again
+        held = os.statvfs(target).f_flag
+        mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | sum(flag for seen, flag in KEPT if held & seen))
 
 
 def build_root(root: str, runtime: str, files: str) -> None:
     """Give the namespace the node's own root: the host's libraries read-only, the node's files and figures, fresh /proc."""
-    mount("--make-rprivate", "/")
-    mount("--bind", root, root)
-    mount("--bind", "/", f"{root}/run/lab/host")
-    mount("-o", "remount,bind,ro", f"{root}/run/lab/host")
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    bind(root, root, recursive=False)
+    bind("/", f"{root}/run/lab/host", read_only=True, recursive=False)
     if os.path.ismount("/usr"):
         bind("/usr", f"{root}/run/lab/host/usr", read_only=True)
     bind(runtime, f"{root}/run/lab/door")
@@ -54,7 +62,7 @@ def build_root(root: str, runtime: str, files: str) -> None:
         bind("/usr/lib64", f"{root}/usr/lib64", read_only=True)
     if os.path.exists(f"{root}/usr/lib/os-release"):
         bind(f"{root}/etc/os-release", f"{root}/usr/lib/os-release", read_only=True)
-    mount("-t", "tmpfs", "-o", "size=1m,mode=755", "tmpfs", f"{root}/dev")
+    mount("tmpfs", f"{root}/dev", "tmpfs", 0, "size=1m,mode=755")
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         with open(f"{root}/dev/{name}", "w"):
             pass
@@ -68,7 +76,7 @@ def build_root(root: str, runtime: str, files: str) -> None:
         os.symlink(target, f"{root}/dev/{name}")
     os.makedirs(f"{root}/dev/shm")
     os.makedirs(f"{root}/dev/infiniband")
-    mount("-t", "proc", "proc", f"{root}/proc")
+    mount("proc", f"{root}/proc", "proc")
     for name in ("meminfo", "uptime", "stat", "loadavg", "version", "cpuinfo", "modules"):
         if os.path.exists(f"{files}/{name}") and os.path.exists(f"{root}/proc/{name}"):
             bind(f"{files}/{name}", f"{root}/proc/{name}", read_only=True)
@@ -124,7 +132,7 @@ def start(asked: dict[str, Any], descriptors: list[int], mode: str) -> int:
             os.dup2(descriptor, number)
         os.closerange(3, 4096)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         if asked.get("tty"):
             fcntl.ioctl(0, 0x540E, 0)  # TIOCSCTTY

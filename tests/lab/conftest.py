@@ -45,3 +45,9 @@ def lab(started: Lab) -> Iterator[Lab]:
 @pytest.fixture
 def visit(lab: Lab, key: Path) -> Visit:
     return Visit(lab, key)
+
+
+@pytest.fixture
+def look(started: Lab, key: Path) -> Visit:
+    """For tests that leave the scene as it was: nothing is reset after them."""
+    return Visit(started, key)

@@ -48,8 +48,10 @@ def test_literals_in_what_is_uploaded_and_kept_are_led_elsewhere_too(either: Vis
 
 
 def test_nothing_of_this_machine_shows(either: Visit) -> None:
-    said = either.out("uname -a; uname -n; hostname; hostname -I; lsb_release -d; hostnamectl; nproc; id; whoami; lscpu; free -g; df -h /; uptime; ps -ef; sudo -n dmesg; "
-                      "cat /proc/meminfo /etc/os-release; python3 -c 'import platform,os;print(platform.uname(), os.cpu_count())'")
+    said = either.out(
+        "uname -a; uname -n; hostname; hostname -I; lsb_release -d; hostnamectl; nproc; id; whoami; lscpu; free -g; df -h /; uptime; ps -ef; sudo -n dmesg; "
+        "cat /proc/meminfo /etc/os-release; python3 -c 'import platform,os;print(platform.uname(), os.cpu_count())'"
+    )
     assert platform.release() not in said
     assert "x86_64" not in said or platform.machine() != "x86_64"
     assert socket.gethostname() == "spark-1a32" or not re.search(rf"\b{re.escape(socket.gethostname())}\b", said)
@@ -69,43 +71,76 @@ def test_commands_on_the_line_and_exit_codes(either: Visit) -> None:
 
 
 def test_second_node_through_the_first(either: Visit) -> None:
-    said = either.out("hostname; ip -j addr; echo; ibstat; free -b | sed -n 2p; curl -sS -m 2 https://huggingface.co || true", SECOND)
+    said = either.out(
+        "hostname; ip -j addr; echo; ibstat; free -b | sed -n 2p; curl -sS -m 2 https://huggingface.co || true", SECOND
+    )
     assert said.startswith("spark-5be3\n")
-    addresses = [info["local"] for entry in json.loads(said.splitlines()[1]) for info in entry.get("addr_info", []) if info["family"] == "inet"]
+    addresses = [
+        info["local"]
+        for entry in json.loads(said.splitlines()[1])
+        for info in entry.get("addr_info", [])
+        if info["family"] == "inet"
+    ]
     assert "192.168.200.13" in addresses and not any(address.startswith("10.1.") for address in addresses)
     assert "Physical state: Disabled" in said
 
 
-def test_gpu_tools(visit: Visit) -> None:
-    table = visit.out("nvidia-smi")
-    assert "Driver Version: 580.95.05" in table and "CUDA Version: 13.0" in table and "Not Supported" in table and "VLLM::EngineCore" in table
-    row = visit.out("nvidia-smi --query-gpu=name,memory.total,utilization.gpu,power.limit --format=csv,noheader,nounits").strip().split(", ")
+def test_gpu_tools(look: Visit) -> None:
+    table = look.out("nvidia-smi")
+    assert (
+        "Driver Version: 580.95.05" in table
+        and "CUDA Version: 13.0" in table
+        and "Not Supported" in table
+        and "VLLM::EngineCore" in table
+    )
+    row = (
+        look.out("nvidia-smi --query-gpu=name,memory.total,utilization.gpu,power.limit --format=csv,noheader,nounits")
+        .strip()
+        .split(", ")
+    )
     assert row == ["NVIDIA GB10", "[N/A]", "0", "[N/A]"]
-    bad = visit.run("nvidia-smi --query-gpu=memory.unified --format=csv")
+    bad = look.run("nvidia-smi --query-gpu=memory.unified --format=csv")
     assert bad.returncode == 2 and 'Field "memory.unified" is not a valid field to query.' in bad.stdout + bad.stderr
 
 
-def test_docker_and_units_agree(visit: Visit) -> None:
-    rows = [json.loads(line) for line in visit.out("docker ps -a --no-trunc --format '{{json .}}'").splitlines()]
-    assert {row["Names"] for row in rows} == {"vllm_node", "vllm_embeddings", "reranker"} and all(row["State"] == "running" for row in rows)
-    body = visit.json("docker inspect vllm_node")[0]
-    assert body["State"]["Status"] == "running" and body["HostConfig"]["NetworkMode"] == "host" and body["State"]["Pid"] > 1
-    assert visit.out("docker inspect -f '{{.State.Status}} {{index .Config.Cmd 0}} {{range .Mounts}}{{.Source}},{{end}}' vllm_node") == "running vllm /models,\n"
-    assert visit.out("docker image inspect vllm-node --format '{{.Size}} {{.Architecture}}'") == "26200000000 arm64\n"
-    assert visit.run("docker inspect nobody").stderr == "Error: No such object: nobody\n"
-    assert visit.out("systemctl is-active vllm-cluster vllm-proxy vllm-embeddings vllm-reranker").split() == ["active"] * 4
-    refused = visit.run("systemctl stop vllm-cluster")
+def test_docker_and_units_agree(look: Visit) -> None:
+    rows = [json.loads(line) for line in look.out("docker ps -a --no-trunc --format '{{json .}}'").splitlines()]
+    assert {row["Names"] for row in rows} == {"vllm_node", "vllm_embeddings", "reranker"} and all(
+        row["State"] == "running" for row in rows
+    )
+    body = look.json("docker inspect vllm_node")[0]
+    assert (
+        body["State"]["Status"] == "running"
+        and body["HostConfig"]["NetworkMode"] == "host"
+        and body["State"]["Pid"] > 1
+    )
+    assert (
+        look.out(
+            "docker inspect -f '{{.State.Status}} {{index .Config.Cmd 0}} {{range .Mounts}}{{.Source}},{{end}}' vllm_node"
+        )
+        == "running vllm /models,\n"
+    )
+    assert look.out("docker image inspect vllm-node --format '{{.Size}} {{.Architecture}}'") == "26200000000 arm64\n"
+    assert look.run("docker inspect nobody").stderr == "Error: No such object: nobody\n"
+    assert (
+        look.out("systemctl is-active vllm-cluster vllm-proxy vllm-embeddings vllm-reranker").split() == ["active"] * 4
+    )
+    refused = look.run("systemctl stop vllm-cluster")
     assert refused.returncode == 1 and "Interactive authentication required" in refused.stderr
-    assert "vllm==0.14.0rc2.dev262" in visit.out("docker exec vllm_node pip freeze")
-    pull = visit.run("docker pull ubuntu", SECOND)
+    assert "vllm==0.14.0rc2.dev262" in look.out("docker exec vllm_node pip freeze")
+    pull = look.run("docker pull ubuntu", SECOND)
     assert pull.returncode == 1 and "Error response from daemon" in pull.stderr
 
 
-def test_forty_stand_ins_are_quick(visit: Visit) -> None:
+def test_forty_stand_ins_are_quick(look: Visit) -> None:
     began = time.monotonic()
-    visit.out("for i in 1 2 3 4 5 6 7 8 9 10; do nvidia-smi; docker ps -a; systemctl is-active docker; ip -j addr; done >/dev/null")
-    assert time.monotonic() - began < 15  # about 0.6 s on an idle machine; the limit only catches another order of magnitude
+    look.out(
+        "for i in 1 2 3 4 5 6 7 8 9 10; do nvidia-smi; docker ps -a; systemctl is-active docker; ip -j addr; done >/dev/null"
+    )
+    assert (
+        time.monotonic() - began < 15
+    )  # about 0.6 s on an idle machine; the limit only catches another order of magnitude
 
 
-def test_a_head_that_is_not_asked_for_is_not_shown(visit: Visit) -> None:
-    assert visit.lab.nodes[HEAD].addresses[0] == "10.1.230.180"
+def test_a_head_that_is_not_asked_for_is_not_shown(look: Visit) -> None:
+    assert look.lab.nodes[HEAD].addresses[0] == "10.1.230.180"

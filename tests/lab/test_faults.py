@@ -85,8 +85,16 @@ def test_ray_worker_cannot_join(visit: Visit) -> None:
     visit.lab.fault(SECOND, "ray-no-join")
     visit.out(RUN.format(rank=0, ip="192.168.200.12", role="--head --port=6379"))
     visit.out(RUN.format(rank=1, ip="192.168.200.13", role="--address=192.168.200.12:6379"), SECOND)
-    until(lambda: visit.out("docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' vllm-qwen35-r1", SECOND) == "exited 1\n")
-    assert "Failed to connect to GCS at address 192.168.200.12:6379" in visit.run("docker logs vllm-qwen35-r1", SECOND).stderr
+    until(
+        lambda: (
+            visit.out("docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' vllm-qwen35-r1", SECOND)
+            == "exited 1\n"
+        )
+    )
+    assert (
+        "Failed to connect to GCS at address 192.168.200.12:6379"
+        in visit.run("docker logs vllm-qwen35-r1", SECOND).stderr
+    )
     assert " 0.0/1.0 GPU\n" in visit.out("docker exec vllm-qwen35-r0 ray status")
 
 
@@ -96,7 +104,10 @@ def test_wrong_interface(visit: Visit) -> None:
     assert "node:10.1.230.180" in until(lambda: visit.run("docker exec vllm-qwen35-r0 ray status").stdout)
 
 
-@pytest.mark.parametrize(("phase", "words"), [("nccl", "ncclRemoteError"), ("loading", "torch.OutOfMemoryError"), ("graphs", "illegal memory access")])
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [("nccl", "ncclRemoteError"), ("loading", "torch.OutOfMemoryError"), ("graphs", "illegal memory access")],
+)
 def test_engine_dies(visit: Visit, phase: str, words: str) -> None:
     visit.lab.fault(HEAD, f"engine-dies:{phase}")
     cluster(visit)
@@ -124,7 +135,9 @@ def test_out_of_memory_leaves_its_trace_in_the_kernel_log(visit: Visit) -> None:
     serve(visit)
     assert until(lambda: visit.run("cat ~/rc").stdout) == "1\n"
     assert "ActorDiedError" in log(visit)
-    assert "Out of memory: Killed process" in visit.out("sudo -n dmesg", SECOND) and "Out of memory" in visit.out("journalctl -k --no-pager", SECOND)
+    assert "Out of memory: Killed process" in visit.out("sudo -n dmesg", SECOND) and "Out of memory" in visit.out(
+        "journalctl -k --no-pager", SECOND
+    )
 
 
 def test_slow_rank_and_doubled_bars(visit: Visit) -> None:
@@ -144,7 +157,19 @@ def test_unknown_faults_and_nodes_are_named(visit: Visit) -> None:
         visit.lab.fault(HEAD, "melt")
     with pytest.raises(LabError, match="spark-zzzz"):
         visit.lab.fault("spark-zzzz", "cut")
-    assert {"cut", "freeze", "slow-banner", "host-key-changed", "disk-full", "oom", "ray-no-join", "wrong-interface", "unit-revives", "clock-off", "banner"} <= set(FAULTS)
+    assert {
+        "cut",
+        "freeze",
+        "slow-banner",
+        "host-key-changed",
+        "disk-full",
+        "oom",
+        "ray-no-join",
+        "wrong-interface",
+        "unit-revives",
+        "clock-off",
+        "banner",
+    } <= set(FAULTS)
 
 
 @pytest.mark.parametrize(("shards", "order"), [(7, "10"), (161, "01")])
