@@ -83,7 +83,8 @@ def _evidence(body: Body) -> str:
 
 
 def error_of(body: Body) -> tuple[str, int | None] | None:
-    """(message, code) of an error answer, in any of its envelopes: {"error": {"message", "code"}} (OpenAI, vLLM since 0.10),
+    """(message, code) of an error answer, in any of its envelopes: {"error": {"message", "code"}} (OpenAI, vLLM since
+    0.10),
     {"object": "error", "message", "code"} (older vLLM), {"error": "text"} (key check), {"detail": …} (FastAPI)."""
     parsed = _parsed(body)
     if not isinstance(parsed, Mapping):
@@ -120,18 +121,31 @@ def models(status: int, body: Body, *, wanted: str = "") -> Models:
     length = chosen.get("max_model_len")
     served = wanted in names if wanted else None
     return Models(
-        True, names, tuple(row["id"] for row in entries if row.get("parent")), length if isinstance(length, int) else None,
-        str(chosen["owned_by"]) if chosen.get("owned_by") else None, served, "wrong_model" if served is False else None,
+        True,
+        names,
+        tuple(row["id"] for row in entries if row.get("parent")),
+        length if isinstance(length, int) else None,
+        str(chosen["owned_by"]) if chosen.get("owned_by") else None,
+        served,
+        "wrong_model" if served is False else None,
         "" if served is not False else _evidence(body),
     )
 
 
-_NOT_READY = {502: "proxy_no_backend", 504: "proxy_no_backend", 503: "warming_up", 401: "unauthorized", 403: "unauthorized", 404: "other_service",
-              429: "rate_limited_api"}
+_NOT_READY = {
+    502: "proxy_no_backend",
+    504: "proxy_no_backend",
+    503: "warming_up",
+    401: "unauthorized",
+    403: "unauthorized",
+    404: "other_service",
+    429: "rate_limited_api",
+}
 
 
 def endpoint(status: int | None, body: Body = None, *, failure: str = "", evidence: str = "") -> Readiness:
-    """Whether the endpoint is ready. Without an answer, `failure` is refused, timeout or broken (as `HttpFailed.reason`).
+    """Whether the endpoint is ready. Without an answer, `failure` is refused, timeout or broken (as
+    `HttpFailed.reason`).
 
     A refused connection or a 503 means "loading" only while the engine's process is alive; that the caller must know.
     """
@@ -154,7 +168,16 @@ def _not_ready(state: str, evidence: str) -> Readiness:
     return Readiness(False, state, reason, REASONS[reason].sentence, evidence)
 
 
-_CURL = {7: "not_listening", 6: "dns", 28: "busy_or_hung", 35: "other_service", 52: "died", 55: "died", 56: "died", 18: "stream_broken"}
+_CURL = {
+    7: "not_listening",
+    6: "dns",
+    28: "busy_or_hung",
+    35: "other_service",
+    52: "died",
+    55: "died",
+    56: "died",
+    18: "stream_broken",
+}
 
 
 def curl(exit_code: int, stderr: str = "") -> Readiness:
@@ -168,7 +191,8 @@ _THINK = re.compile(r"<think(?:ing)?>(?P<inside>.*?)(?:</think(?:ing)?>|\Z)", re
 
 
 def answer_of(message: Mapping[str, Any]) -> tuple[str, str]:
-    """(final answer, reasoning) of a message: `reasoning` (current), `reasoning_content` (older), `<think>` in the content."""
+    """(final answer, reasoning) of a message: `reasoning` (current), `reasoning_content` (older), `<think>` in the
+    content."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
@@ -191,7 +215,10 @@ def _garbled(text: str) -> bool:
         return text.count("\ufffd") > 2
     if text.count("\ufffd") * 10 > len(text):
         return True
-    return any(len(text) >= 8 * size and text[: len(text) // size * size] == text[:size] * (len(text) // size) for size in range(1, 5))
+    return any(
+        len(text) >= 8 * size and text[: len(text) // size * size] == text[:size] * (len(text) // size)
+        for size in range(1, 5)
+    )
 
 
 def chat(status: int, body: Body, max_tokens: int = 0) -> Verdict:
@@ -211,47 +238,101 @@ def chat(status: int, body: Body, max_tokens: int = 0) -> Verdict:
     finish = choice.get("finish_reason")
     calls = message.get("tool_calls")
     return _judge(
-        *answer_of(message), finish if isinstance(finish, str) else None,
+        *answer_of(message),
+        finish if isinstance(finish, str) else None,
         tuple(call for call in calls if isinstance(call, Mapping)) if isinstance(calls, list) else (),
-        usage if isinstance(usage, Mapping) else {}, max_tokens, _evidence(body),
+        usage if isinstance(usage, Mapping) else {},
+        max_tokens,
+        _evidence(body),
     )
 
 
 def _judge(
-    content: str, reasoning: str, finish: str | None, calls: tuple[Any, ...], usage: Mapping[str, Any], max_tokens: int, evidence: str,
+    content: str,
+    reasoning: str,
+    finish: str | None,
+    calls: tuple[Any, ...],
+    usage: Mapping[str, Any],
+    max_tokens: int,
+    evidence: str,
 ) -> Verdict:
     shown: dict[str, Any] = {
-        "content": content[:MOST_TEXT], "reasoning": reasoning[:MOST_TEXT], "finish_reason": finish, "tool_calls": calls, "usage": usage,
+        "content": content[:MOST_TEXT],
+        "reasoning": reasoning[:MOST_TEXT],
+        "finish_reason": finish,
+        "tool_calls": calls,
+        "usage": usage,
     }
     if calls:
         return Verdict(True, True, "ok_tool_call", sentence="The model answered with a tool call.", **shown)
     if content:
         if _garbled(content):
-            return Verdict(False, False, "garbled", "garbled_answer", REASONS["garbled_answer"].sentence, evidence=evidence, **shown)
+            return Verdict(
+                False,
+                False,
+                "garbled",
+                "garbled_answer",
+                REASONS["garbled_answer"].sentence,
+                evidence=evidence,
+                **shown,
+            )
         return Verdict(True, True, "ok", sentence="The model answered.", **shown)
     if reasoning and not _garbled(reasoning) and finish in ("length", None):
         spent = _code(usage.get("completion_tokens")) or max_tokens
         sentence = f"Thinking used the whole budget{f' of {spent} tokens' if spent else ''}; the model is healthy."
-        return Verdict(False, True, "thinking_used_budget", "thinking_used_budget", sentence, retry_max_tokens=max(512, 4 * (max_tokens or spent)),
-                       evidence=evidence, **shown)
+        return Verdict(
+            False,
+            True,
+            "thinking_used_budget",
+            "thinking_used_budget",
+            sentence,
+            retry_max_tokens=max(512, 4 * (max_tokens or spent)),
+            evidence=evidence,
+            **shown,
+        )
     if reasoning and not _garbled(reasoning):
-        return Verdict(False, True, "empty", "smoke_failed", "The model thought, and then answered nothing.", evidence=evidence,
-                       retry_max_tokens=max(512, 4 * max_tokens), **shown)
+        return Verdict(
+            False,
+            True,
+            "empty",
+            "smoke_failed",
+            "The model thought, and then answered nothing.",
+            evidence=evidence,
+            retry_max_tokens=max(512, 4 * max_tokens),
+            **shown,
+        )
     verdict = "garbled" if reasoning else "empty"
     reason = "garbled_answer" if reasoning else "smoke_failed"
-    return Verdict(False, False, verdict, reason, "The model answered nothing." if not reasoning else REASONS[reason].sentence, evidence=evidence, **shown)
+    return Verdict(
+        False,
+        False,
+        verdict,
+        reason,
+        "The model answered nothing." if not reasoning else REASONS[reason].sentence,
+        evidence=evidence,
+        **shown,
+    )
 
 
 def _refused(status: int, body: Body, error: tuple[str, int | None] | None) -> Verdict:
     code = (error[1] if error else None) or (status if status != 200 else None)
-    found = endpoint(code or status or 500, body) if (code or status) != 200 else _not_ready("engine_dead", _evidence(body))
+    found = (
+        endpoint(code or status or 500, body) if (code or status) != 200 else _not_ready("engine_dead", _evidence(body))
+    )
     if status == 404 and error is not None and "does not exist" in error[0]:
         found = _not_ready("wrong_model", _evidence(body))
     message = mask_text(error[0][:300]) if error else ""
     sentence = f"{found.sentence} It says: {message}" if message else found.sentence
     verdict = "unauthorized" if found.state == "unauthorized" else "error"
-    return Verdict(False, found.state in ("unauthorized", "bad_request", "rate_limited_api"), verdict, found.reason, sentence, error_code=code,
-                   evidence=found.evidence)
+    return Verdict(
+        False,
+        found.state in ("unauthorized", "bad_request", "rate_limited_api"),
+        verdict,
+        found.reason,
+        sentence,
+        error_code=code,
+        evidence=found.evidence,
+    )
 
 
 def _bad(verdict: str, reason: str, sentence: str, body: Body) -> Verdict:
@@ -339,11 +420,31 @@ class StreamReader:
             message, code = self._error
             dead = re.search(r"EngineCore|EngineDead", message) is not None
             reason = "engine_dead" if dead else "stream_broken"
-            return Verdict(False, False, "error", reason, f"{REASONS[reason].sentence} It says: {mask_text(message[:300])}", content, reasoning,
-                           self._finish, error_code=code, usage=self._usage, evidence=self._error_text)
+            return Verdict(
+                False,
+                False,
+                "error",
+                reason,
+                f"{REASONS[reason].sentence} It says: {mask_text(message[:300])}",
+                content,
+                reasoning,
+                self._finish,
+                error_code=code,
+                usage=self._usage,
+                evidence=self._error_text,
+            )
         if not self.done:
-            return Verdict(False, False, "broken_off", "stream_broken", "The stream ended without [DONE].", content, reasoning, self._finish,
-                           usage=self._usage)
+            return Verdict(
+                False,
+                False,
+                "broken_off",
+                "stream_broken",
+                "The stream ended without [DONE].",
+                content,
+                reasoning,
+                self._finish,
+                usage=self._usage,
+            )
         return _judge(content, reasoning, self._finish, tuple(self._calls.values()), self._usage, self._max_tokens, "")
 
 

@@ -1,6 +1,7 @@
 """How long until a load is done. Pure: the caller brings the times.
 
-The estimate comes from this load's own pace, and from the last good launch for the phases that follow. Where there was none, it
+The estimate comes from this load's own pace, and from the last good launch for the phases that follow. Where there was
+none, it
 says so instead of guessing.
 """
 
@@ -49,11 +50,17 @@ def estimate(
 ) -> Estimate:
     """Seconds until the engine is ready.
 
-    observations: per rank, what was seen of its shards. usual: seconds of each phase of the last good launch (as `usual_of` takes
-    them from its Reading). now_s: seconds since the start, now; by default the last observation's. phase: where the load stands;
+    observations: per rank, what was seen of its shards. usual: seconds of each phase of the last good launch (as
+    `usual_of` takes
+    them from its Reading). now_s: seconds since the start, now; by default the last observation's. phase: where the
+    load stands;
     phase_elapsed_s: seconds spent in that phase so far, used where shards tell nothing.
     """
-    paces = {rank: pace for rank, history in observations.items() if (pace := _pace(history, _now(observations, now_s))) is not None}
+    paces = {
+        rank: pace
+        for rank, history in observations.items()
+        if (pace := _pace(history, _now(observations, now_s))) is not None
+    }
     slow = _slow_rank(paces)
     later = _later(usual, phase)
     if phase == "ready":
@@ -64,20 +71,31 @@ def estimate(
         return _from_this_load(max(known), later, slow)
     if usual:
         rest = max(usual.get(phase, 0.0) - phase_elapsed_s, 0.0) + (later or 0.0)
-        return Estimate(rest, LAST_GOOD_LAUNCH, slow, sentence=f"About {spoken(rest)} until ready, by the last good launch.")
+        return Estimate(
+            rest, LAST_GOOD_LAUNCH, slow, sentence=f"About {spoken(rest)} until ready, by the last good launch."
+        )
     return Estimate(None, NONE_YET, slow, sentence="No estimate yet: there was no earlier launch to compare with.")
 
 
 def _from_this_load(loading_s: float, later_s: float | None, slow: int | None) -> Estimate:
     if later_s is None:
-        sentence = f"About {spoken(loading_s)} until the weights are loaded; no earlier launch says how long the rest takes."
+        sentence = (
+            f"About {spoken(loading_s)} until the weights are loaded; no earlier launch says how long the rest takes."
+        )
         return Estimate(loading_s, THIS_LOAD, slow, "loaded", sentence)
     rest = loading_s + later_s
-    return Estimate(rest, THIS_LOAD, slow, "ready", f"About {spoken(rest)} until ready: this load's pace, then as in the last good launch.")
+    return Estimate(
+        rest,
+        THIS_LOAD,
+        slow,
+        "ready",
+        f"About {spoken(rest)} until ready: this load's pace, then as in the last good launch.",
+    )
 
 
 def usual_of(reading: Reading) -> dict[str, float]:
-    """Seconds of each phase of a finished launch, from the time stamps in its log; empty when it has none or is not ready."""
+    """Seconds of each phase of a finished launch, from the time stamps in its log; empty when it has none or is not
+    ready."""
     spent = reading.facts.get("phase_s")
     return dict(spent) if reading.ready and isinstance(spent, dict) else {}
 
@@ -92,7 +110,11 @@ def spoken(seconds: float) -> str:
 
 
 def _now(observations: Mapping[int, History], now_s: float | None) -> float:
-    return now_s if now_s is not None else max((history[-1][0] for history in observations.values() if history), default=0.0)
+    return (
+        now_s
+        if now_s is not None
+        else max((history[-1][0] for history in observations.values() if history), default=0.0)
+    )
 
 
 def _later(usual: Mapping[str, float] | None, phase: str) -> float | None:

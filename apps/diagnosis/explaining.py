@@ -1,6 +1,7 @@
 """Explain any output: recognise its kind, read it, and say what it means. `manage.py explain [FILE]`.
 
-Takes the output itself, several of them between lines of `---8<---`, or JSON: one observation {command, rc, stdout, stderr} or
+Takes the output itself, several of them between lines of `---8<---`, or JSON: one observation {command, rc, stdout,
+stderr} or
 {status, body}, a list of them, or API answers by name.
 """
 
@@ -33,7 +34,8 @@ _JSON_BEGINS = re.compile(rb"\s*(?:\{\s*(?:\"|\}|\Z)|\[\s*(?:\{|\]|\Z))")
 
 
 class AnyReader:
-    """One input of unknown kind. Bytes that begin like JSON or an event stream are held (up to MOST_JSON) until `close`."""
+    """One input of unknown kind. Bytes that begin like JSON or an event stream are held (up to MOST_JSON) until
+    `close`."""
 
     def __init__(self) -> None:
         self._start = b""  # what came before the way of reading was chosen
@@ -98,7 +100,8 @@ class AnyReader:
 
 
 class Explainer:
-    """Explain a stream that may hold several inputs. The result depends on the bytes alone, never on how they were cut."""
+    """Explain a stream that may hold several inputs. The result depends on the bytes alone, never on how they were
+    cut."""
 
     def __init__(self) -> None:
         self._held = b""  # the line that has not ended, while it may still be a separator or a label
@@ -119,7 +122,9 @@ class Explainer:
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if data.endswith(b"\r"):  # a \n may follow and belong to it
             cut = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
-        if len(data) - cut > 4096 and not self._may_be_mark(data[cut : cut + 16], at_start=cut > 0 or self._line_begins):
+        if len(data) - cut > 4096 and not self._may_be_mark(
+            data[cut : cut + 16], at_start=cut > 0 or self._line_begins
+        ):
             cut = len(data)
         self._held = data[cut:]
         self._lines(data[:cut])
@@ -215,7 +220,8 @@ def _end_of_line(block: bytes, at: int) -> int:
 
 
 def _together(parts: Sequence[tuple[str, Reading]]) -> Reading:
-    """The outputs of several nodes of one launch: the first that failed speaks for all; facts of each stand under its label."""
+    """The outputs of several nodes of one launch: the first that failed speaks for all; facts of each stand under its
+    label."""
     main = next((reading for _, reading in parts if reading.failure is not None), parts[0][1])
     facts: dict[str, Any] = dict(main.facts)
     for name, reading in parts:
@@ -224,7 +230,8 @@ def _together(parts: Sequence[tuple[str, Reading]]) -> Reading:
     return replace(main, facts=facts, ranks=ranks)
 
 
-# ---- JSON ----------------------------------------------------------------------------------------------------------------------------
+# ---- JSON ------------------------------------------------------------------------------------------------------------
+# ----------------
 
 
 def _from_json(data: bytes) -> list[Reading] | None:
@@ -248,7 +255,9 @@ def _from_json(data: bytes) -> list[Reading] | None:
 
 
 def _is_observation(row: Mapping[str, Any]) -> bool:
-    return bool({"rc", "exit_code", "stderr", "status", "choices", "error", "data", "detail"} & row.keys()) or row.get("object") in ("list", "error")
+    return bool({"rc", "exit_code", "stderr", "status", "choices", "error", "data", "detail"} & row.keys()) or row.get(
+        "object"
+    ) in ("list", "error")
 
 
 def _observed(row: Mapping[str, Any]) -> Reading:
@@ -273,7 +282,8 @@ def _ran(row: Mapping[str, Any], command: str, code: Any) -> Reading:
     reader.close()
     reading = reader.reading()
     facts = {**reading.facts, "rc": code} if code is not None else dict(reading.facts)
-    # A command that ended well has done its work: what it wrote to stderr was noise. Logs end well too, and fail inside.
+    # A command that ended well has done its work: what it wrote to stderr was noise. Logs end well too, and fail
+    # inside.
     failure = None if code == 0 and reading.kind in ("ssh", "unknown") else reading.failure
     if command:
         facts["command"] = command[:400]
@@ -284,7 +294,12 @@ def _answered(status: int, body: Any) -> Reading:
     rows = body.get("data") if isinstance(body, Mapping) else None
     if status == 200 and isinstance(rows, list):
         found = api.models(status, body)
-        facts = {"names": list(found.names), "adapters": list(found.adapters), "max_model_len": found.max_model_len, "owned_by": found.owned_by}
+        facts = {
+            "names": list(found.names),
+            "adapters": list(found.adapters),
+            "max_model_len": found.max_model_len,
+            "owned_by": found.owned_by,
+        }
         return Reading("api", ready=True, facts={**facts, "verdict": "ok"})
     if (isinstance(body, Mapping) and "choices" in body) or api.error_of(body) is not None:
         return _from_verdict(api.chat(status, body))
@@ -292,8 +307,13 @@ def _answered(status: int, body: Any) -> Reading:
 
 
 def _from_verdict(verdict: api.Verdict, *, partial: str | None = None) -> Reading:
-    facts: dict[str, Any] = {"ok": verdict.ok, "verdict": verdict.verdict, "healthy": verdict.healthy, "answer": verdict.content,
-                             "finish_reason": verdict.finish_reason}
+    facts: dict[str, Any] = {
+        "ok": verdict.ok,
+        "verdict": verdict.verdict,
+        "healthy": verdict.healthy,
+        "answer": verdict.content,
+        "finish_reason": verdict.finish_reason,
+    }
     if partial is not None:
         facts["partial"] = partial[: api.MOST_TEXT]
     if verdict.error_code is not None:
@@ -304,9 +324,28 @@ def _from_verdict(verdict: api.Verdict, *, partial: str | None = None) -> Readin
     if verdict.reason is not None and not (verdict.healthy and verdict.verdict == "thinking_used_budget"):
         failure = _failure(verdict.reason, verdict.evidence)
         facts["cause"] = verdict.verdict if verdict.verdict == "unauthorized" else verdict.reason
-    warnings = () if failure is not None or verdict.ok else (
-        {"name": verdict.verdict, "title": verdict.sentence, "severity": "info", "line_number": None, "rank": None, "count": 1, "evidence": verdict.evidence},)
-    return Reading("api", ready=verdict.ok or verdict.verdict == "thinking_used_budget", failure=failure, warnings=warnings, facts=facts)
+    warnings = (
+        ()
+        if failure is not None or verdict.ok
+        else (
+            {
+                "name": verdict.verdict,
+                "title": verdict.sentence,
+                "severity": "info",
+                "line_number": None,
+                "rank": None,
+                "count": 1,
+                "evidence": verdict.evidence,
+            },
+        )
+    )
+    return Reading(
+        "api",
+        ready=verdict.ok or verdict.verdict == "thinking_used_budget",
+        failure=failure,
+        warnings=warnings,
+        facts=facts,
+    )
 
 
 def _from_readiness(found: api.Readiness) -> Reading:
@@ -323,12 +362,16 @@ def _failure(reason: str, evidence: str) -> Failure:
 def _by_name(readings: Mapping[str, Reading]) -> Reading:
     """API answers by name: what each says, under its name."""
     first = next(iter(readings.values()))
-    facts = {name: reading.facts.get("names", reading.facts.get("answer", reading.facts)) for name, reading in readings.items()}
+    facts = {
+        name: reading.facts.get("names", reading.facts.get("answer", reading.facts))
+        for name, reading in readings.items()
+    }
     failure = next((reading.failure for reading in readings.values() if reading.failure is not None), None)
     return replace(first, ready=all(reading.ready for reading in readings.values()), failure=failure, facts=facts)
 
 
-# ---- The command ---------------------------------------------------------------------------------------------------------------------
+# ---- The command
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def as_json(reading: Reading) -> dict[str, Any]:
@@ -338,17 +381,38 @@ def as_json(reading: Reading) -> dict[str, Any]:
     return {
         "kind": reading.kind,
         "milestones": [
-            {"name": entry.name, "line_number": entry.line_number, "rank": entry.rank, "values": entry.values} for entry in reading.milestones
+            {"name": entry.name, "line_number": entry.line_number, "rank": entry.rank, "values": entry.values}
+            for entry in reading.milestones
         ],
-        "progress": None if progress is None else {
-            "phase": progress.phase, "overall": progress.overall, "done": progress.done, "total": progress.total, "unit": progress.unit,
+        "progress": None
+        if progress is None
+        else {
+            "phase": progress.phase,
+            "overall": progress.overall,
+            "done": progress.done,
+            "total": progress.total,
+            "unit": progress.unit,
             "seconds_per_item": progress.seconds_per_item,
-            "ranks": {str(rank): {"phase": one.phase, "done": one.done, "total": one.total, "unit": one.unit, "seconds_per_item": one.seconds_per_item}
-                      for rank, one in reading.ranks.items()},
+            "ranks": {
+                str(rank): {
+                    "phase": one.phase,
+                    "done": one.done,
+                    "total": one.total,
+                    "unit": one.unit,
+                    "seconds_per_item": one.seconds_per_item,
+                }
+                for rank, one in reading.ranks.items()
+            },
         },
         "ready": reading.ready,
-        "failure": None if failure is None else {
-            "reason": failure.reason, "title": failure.title, "evidence": failure.evidence, "line_number": failure.line_number, "rank": failure.rank,
+        "failure": None
+        if failure is None
+        else {
+            "reason": failure.reason,
+            "title": failure.title,
+            "evidence": failure.evidence,
+            "line_number": failure.line_number,
+            "rank": failure.rank,
             "remedy": failure.remedy,
         },
         "warnings": list(reading.warnings),
@@ -365,7 +429,8 @@ def explain(data: bytes) -> list[Reading]:
 
 
 def main(argv: Sequence[str], stdin: BinaryIO, stdout: TextIO) -> int:
-    """`manage.py explain [FILE]`: one JSON object, or an array where there are several inputs. Exit status 0 for any bytes, 2 for a FILE
+    """`manage.py explain [FILE]`: one JSON object, or an array where there are several inputs. Exit status 0 for any
+    bytes, 2 for a FILE
     that cannot be read."""
     if len(argv) > 1:
         sys.stderr.write("explain: give one FILE, or nothing to read standard input\n")

@@ -1,6 +1,8 @@
-"""Bytes of a log into numbered, clean lines, and the pieces that many logs share: process prefixes, progress bars, words.
+"""Bytes of a log into numbered, clean lines, and the pieces that many logs share: process prefixes, progress bars,
+words.
 
-A line ends at \\n, at \\r or at \\r\\n (one end), because progress bars rewrite their line with \\r. Memory is bounded: of a
+A line ends at \\n, at \\r or at \\r\\n (one end), because progress bars rewrite their line with \\r. Memory is bounded:
+of a
 line longer than LONGEST only the beginning is kept.
 """
 
@@ -14,7 +16,11 @@ LONGEST = 16_384  # bytes kept of one line
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 # Lower case letters, digits and underscore stay; everything else becomes a space. Non-ASCII bytes stay, inside words.
 _TO_WORDS = bytes(
-    byte if 97 <= byte <= 122 or 48 <= byte <= 57 or byte == 95 or byte >= 128 else byte + 32 if 65 <= byte <= 90 else 32
+    byte
+    if 97 <= byte <= 122 or 48 <= byte <= 57 or byte == 95 or byte >= 128
+    else byte + 32
+    if 65 <= byte <= 90
+    else 32
     for byte in range(256)
 )
 
@@ -67,7 +73,8 @@ def words(line: bytes) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Bar:
-    """One frame of a tqdm progress bar. `done` and `total` are in the bar's own unit, bytes where it counts in k, M, G."""
+    """One frame of a tqdm progress bar. `done` and `total` are in the bar's own unit, bytes where it counts in k, M,
+    G."""
 
     label: str
     percent: int
@@ -80,7 +87,8 @@ class Bar:
 
 
 _BAR = re.compile(
-    r"(?P<percent>\d{1,3})%(?: Completed \||\|[^|\n]{0,400}\|)\s{0,4}(?P<done>[\d.]{1,20}[kKMGTP]?)(?:i?B)?/(?P<total>[\d.]{1,20}[kKMGTP]?|\?)(?:i?B)?"
+    r"(?P<percent>\d{1,3})%(?: Completed "
+    r"\||\|[^|\n]{0,400}\|)\s{0,4}(?P<done>[\d.]{1,20}[kKMGTP]?)(?:i?B)?/(?P<total>[\d.]{1,20}[kKMGTP]?|\?)(?:i?B)?"
     r"\s{0,4}\[(?P<elapsed>[\d:]{1,12})<(?P<left>[^,\]]{1,20})(?:,\s{0,4}(?P<rate>[^\],]{0,40}))?[^\]]{0,80}\]"
 )
 _RATE = re.compile(r"([\d.]+)\s*([kKMGTP]?)(s/\w+|\w+/s)")
@@ -142,7 +150,10 @@ class Origin:
 
 
 NOBODY = Origin()
-_PREFIX = re.compile(r"\s{0,4}\((?P<process>[A-Za-z]\w{0,60})(?P<rest>(?: [^()\n]{0,100}(?:pid|rank)=\d[^()\n]{0,100}| (?:pid|rank)=\d[^()\n]{0,100}))\)\s?(?:\x20(?=\S))?")
+_PREFIX = re.compile(
+    r"\s{0,4}\((?P<process>[A-Za-z]\w{0,60})(?P<rest>(?: [^()\n]{0,100}(?:pid|rank)=\d[^()\n]{0,100}| "
+    r"(?:pid|rank)=\d[^()\n]{0,100}))\)\s?(?:\x20(?=\S))?"
+)
 _TAG = re.compile(r"_(DP|PP|TP)(\d{1,4})")
 _RANK = re.compile(r"\brank=(\d{1,5})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")

@@ -59,10 +59,25 @@ def _ready(story: Story, match: re.Match[str], line: Line) -> None:
 
 RULES: tuple[Rule, ...] = (
     _rule("build", r"\bbuild(?:_info)?: (?:b)?(?P<build>\d{3,6})\b", _build),
-    _rule("llama_model_loader", r"llama_model_loader: loaded meta data with .*?(?P<tensors>\d+) tensors from (?P<model>\S+)", _loader, 6),
+    _rule(
+        "llama_model_loader",
+        r"llama_model_loader: loaded meta data with .*?(?P<tensors>\d+) tensors from (?P<model>\S+)",
+        _loader,
+        6,
+    ),
     _rule("buffer", r"load_tensors: .*model buffer size = *(?P<mib>[\d.]+) MiB", _buffer, 4),
-    _rule("kv", r"(?:llama_kv_cache\w*|llama_context|llama_new_context_with_model): (?:size|KV self size) *= *(?P<mib>[\d.]+) MiB", _kv, 4),
-    _rule("n_ctx", r"(?:llama_context|llama_new_context_with_model|llama_init_from_model): n_ctx *= (?P<max_len>\d+)", _facts),
+    _rule(
+        "size",
+        r"(?:llama_kv_cache\w*|llama_context|llama_new_context_with_model): (?:size|KV self size) *= "
+        r"*(?P<mib>[\d.]+) MiB",
+        _kv,
+        4,
+    ),
+    _rule(
+        "n_ctx",
+        r"(?:llama_context|llama_new_context_with_model|llama_init_from_model): n_ctx *= (?P<max_len>\d+)",
+        _facts,
+    ),
     _rule("loaded", r"(?:main|srv\s+\S+?|llama_server)\S*: model loaded", _loaded, 5),
     _rule("listening", r"server is listening on http://\S*?:(?P<port>\d{1,5})", _listening, 5),
     _rule("hostname", r"HTTP server is listening, hostname: \S+, port: (?P<port>\d{1,5})", _listening, 5),
@@ -70,11 +85,34 @@ RULES: tuple[Rule, ...] = (
 )
 
 SIGNS: tuple[Sign, ...] = (
-    Sign("tensor", re.compile(r"llama_model_load: error loading model: (?:.*(?:tensor|corrupted|out of bounds))"), "manifest_mismatch", kind="llamacpp"),
-    Sign("architecture", re.compile(r"unknown model architecture: '(?P<architecture>[^']+)'"), "unsupported_model", kind="llamacpp",
-         extract=lambda match: {"architecture": match["architecture"]}),
-    Sign("open", re.compile(r"(?:failed to open|error loading model:.*No such file).{0,200}(?:gguf|GGUF|No such file)"), "model_path_missing", kind="llamacpp"),
+    Sign(
+        "tensor",
+        re.compile(r"llama_model_load: error loading model: (?:.*(?:tensor|corrupted|out of bounds))"),
+        "manifest_mismatch",
+        kind="llamacpp",
+    ),
+    Sign(
+        "architecture",
+        re.compile(r"unknown model architecture: '(?P<architecture>[^']+)'"),
+        "unsupported_model",
+        kind="llamacpp",
+        extract=lambda match: {"architecture": match["architecture"]},
+    ),
+    Sign(
+        "open",
+        re.compile(r"(?:failed to open|error loading model:.*No such file).{0,200}(?:gguf|GGUF|No such file)"),
+        "model_path_missing",
+        kind="llamacpp",
+    ),
     Sign("cudamalloc", re.compile(r"cudaMalloc failed: out of memory"), "oom_gpu", cause="cuda_oom", kind="llamacpp"),
-    Sign("bind", re.compile(r"couldn't bind (?:HTTP server socket|to server socket)"), "port_busy", cause="port_in_use", kind="llamacpp"),
-    Sign("exiting", re.compile(r"exiting due to (?:model loading error|HTTP server error)"), "exited", 1, kind="llamacpp"),
+    Sign(
+        "bind",
+        re.compile(r"couldn't bind (?:HTTP server socket|to server socket)"),
+        "port_busy",
+        cause="port_in_use",
+        kind="llamacpp",
+    ),
+    Sign(
+        "exiting", re.compile(r"exiting due to (?:model loading error|HTTP server error)"), "exited", 1, kind="llamacpp"
+    ),
 )

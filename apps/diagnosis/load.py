@@ -1,4 +1,5 @@
-"""How far an engine is on its way to serving: phases in order, shards per rank, and one overall figure that never falls."""
+"""How far an engine is on its way to serving: phases in order, shards per rank, and one overall figure that never
+falls."""
 
 from __future__ import annotations
 
@@ -99,7 +100,9 @@ class Load:
         if shown is None or self.phase != "loading":
             # The loads are over: what stays is the count of the model's own shards, not the drafter's.
             main = int(self.loads[0]["shards"]) if self.loads and "shards" in self.loads[0] else None
-            return Progress(self.phase, round(self.overall, 4), main, main, shown.unit if shown and main is not None else None)
+            return Progress(
+                self.phase, round(self.overall, 4), main, main, shown.unit if shown and main is not None else None
+            )
         return Progress(self.phase, round(self.overall, 4), *_count(shown), shown.seconds_per_item, self._detail(shown))
 
     def _slowest(self) -> RankLoad | None:
@@ -118,9 +121,20 @@ class Load:
         made = {}
         for rank, state in sorted(self.ranks.items()):
             phase = state.phase if PHASES.index(self.phase) <= PHASES.index("loading") else self.phase
-            overall = BEGINS["loading"] + (BEGINS["compiling"] - BEGINS["loading"]) * state.furthest if state.furthest else 0.0
-            made[rank] = Progress(phase, round(max(overall, self.overall if self.phase not in ("starting", "downloading", "loading") else 0.0), 4),
-                                  *_count(state), state.seconds_per_item, self._detail(state))
+            overall = (
+                BEGINS["loading"] + (BEGINS["compiling"] - BEGINS["loading"]) * state.furthest
+                if state.furthest
+                else 0.0
+            )
+            made[rank] = Progress(
+                phase,
+                round(
+                    max(overall, self.overall if self.phase not in ("starting", "downloading", "loading") else 0.0), 4
+                ),
+                *_count(state),
+                state.seconds_per_item,
+                self._detail(state),
+            )
         return made
 
 

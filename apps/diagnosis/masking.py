@@ -1,7 +1,8 @@
 """Secrets out of output, before it is stored or shown. Pure, linear in the input, and the same for any chunking.
 
 Output is cut into segments that end at a line end (or, in a line without end, at a hard cut) which no known secret
-straddles. Each segment is masked on its own, so a stream that was masked piece by piece equals the whole masked at once.
+straddles. Each segment is masked on its own, so a stream that was masked piece by piece equals the whole masked at
+once.
 """
 
 from __future__ import annotations
@@ -22,44 +23,79 @@ _VALUE = rb"""(?:\[[^\]\r\n]{0,1024}\]|'[^'\r\n]{1,1024}'|"[^"\r\n]{1,1024}"|['"
 _NOT_A_VALUE = rb"""(?!None\b|null\b|[Tt]rue\b|[Ff]alse\b|\$|''|""|\[\])"""
 # Each pattern matches inside one line. The span of the group `secret` is masked.
 _PATTERNS: tuple[tuple[tuple[bytes, ...], re.Pattern[bytes]], ...] = (
-    ((b"hf_",), re.compile(
-        rb"(?<![A-Za-z0-9_])(?P<secret>hf_(?:(?=[a-z]{0,64}[A-Z0-9])[A-Za-z0-9]{8,}|[A-Za-z0-9]{20,}))")),
+    (
+        (b"hf_",),
+        re.compile(rb"(?<![A-Za-z0-9_])(?P<secret>hf_(?:(?=[a-z]{0,64}[A-Z0-9])[A-Za-z0-9]{8,}|[A-Za-z0-9]{20,}))"),
+    ),
     ((b"sk-",), re.compile(rb"(?<![A-Za-z0-9_-])(?P<secret>sk-[A-Za-z0-9_-]{16,})")),
-    ((b"nvapi-", b"ghp_", b"gho_", b"glpat-", b"github_pat_"), re.compile(
-        rb"(?<![A-Za-z0-9_-])(?P<secret>(?:nvapi-|gh[pousr]_|glpat-|github_pat_)[A-Za-z0-9_-]{16,})")),
+    (
+        (b"nvapi-", b"ghp_", b"gho_", b"glpat-", b"github_pat_"),
+        re.compile(rb"(?<![A-Za-z0-9_-])(?P<secret>(?:nvapi-|gh[pousr]_|glpat-|github_pat_)[A-Za-z0-9_-]{16,})"),
+    ),
     ((b"earer", b"EARER"), re.compile(rb"\b[Bb](?:earer|EARER)[ \t]{1,8}(?P<secret>[A-Za-z0-9._~+/=-]{6,})")),
-    ((b"asic ",), re.compile(rb"uthorization['\"]?[:=][ \t]{0,8}['\"]?[Bb]asic[ \t]{1,8}(?P<secret>[A-Za-z0-9+/=_-]{4,})")),
+    (
+        (b"asic ",),
+        re.compile(rb"uthorization['\"]?[:=][ \t]{0,8}['\"]?[Bb]asic[ \t]{1,8}(?P<secret>[A-Za-z0-9+/=_-]{4,})"),
+    ),
     ((b"://",), re.compile(rb"://[^\s/:@'\"<>]{0,256}:(?P<secret>[^\s/'\"<>]{1,1024})@")),
-    ((b"--",), re.compile(
-        rb"""(?i)--(?:[a-z]{1,20}-){0,3}(?:api-?key|token|password|passwd|secret)(?![a-z0-9_-])['"]?(?:[ \t]{1,8}|[ \t]{0,8}[=,][ \t]{0,8})"""
-        + rb"(?!-)" + _NOT_A_VALUE + rb"(?P<secret>" + _VALUE + rb")")),
-    ((b"=", b":"), re.compile(
-        rb"""(?i)(?:api_?keys?|_token|^token|(?<=[\s"'])token|passw(?:or)?d|secret|secret_key)['"]?(?:[ \t]{0,4}=[ \t]{0,4}|[ \t]{0,4}:[ \t]{0,4}(?=['"\[])|:)"""
-        + _NOT_A_VALUE + rb"(?P<secret>" + _VALUE + rb")")),
+    (
+        (b"--",),
+        re.compile(
+            rb"""(?i)--(?:[a-z]{1,20}-){0,3}(?:api-?key|token|password|passwd|secret)(?![a-z0-9_-])"""
+            rb"""['"]?(?:[ \t]{1,8}|[ \t]{0,8}[=,][ \t]{0,8})"""
+            + rb"(?!-)"
+            + _NOT_A_VALUE
+            + rb"(?P<secret>"
+            + _VALUE
+            + rb")"
+        ),
+    ),
+    (
+        (b"=", b":"),
+        re.compile(
+            rb"""(?i)(?:api_?keys?|(?:hf|hub|auth|access|api|session|refresh|bearer)_token|(?-i:[A-Z0-9]_TOKEN)|(?<![\w.-])token|"""
+            rb"""passw(?:or)?d|secret|secret_key)"""
+            rb"""['"]?(?:[ \t]{0,4}=[ \t]{0,4}|[ \t]{0,4}:[ \t]{0,4}(?=['"\[])|:)"""
+            + _NOT_A_VALUE
+            + rb"(?P<secret>"
+            + _VALUE
+            + rb")"
+        ),
+    ),
 )
 _PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _PEM_END = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
-_PEM_BODY = re.compile(rb"[\s|>]{0,16}(?:\([^()\r\n]{1,80}\)\s?)?(?:[A-Za-z0-9+/=]+|(?:Proc-Type|DEK-Info):.{0,200})?\s{0,4}")
+_PEM_BODY = re.compile(
+    rb"[\s|>]{0,16}(?:\([^()\r\n]{1,80}\)\s?)?(?:[A-Za-z0-9+/=]+|(?:Proc-Type|DEK-Info):.{0,200})?\s{0,4}"
+)
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _ASKS_FOR_VALUE = re.compile(rb"(?i)(?:bearer|basic|key|token|passw(?:or)?d|secret)['\"]?[ \t]*[=:,]?[ \t]*$")
 _TOKEN_END = re.compile(rb"[\s'\"]")
 
 
 def forms(secret: bytes) -> set[bytes]:
-    """The ways in which a secret's value may stand in output: as is, quoted for shell, URL or JSON, and inside base64."""
+    """The ways in which a secret's value may stand in output: as is, quoted for shell, URL or JSON, and inside
+    base64."""
     value = secret.strip()
     if len(value) < SHORTEST_SECRET:
         return set()
     text = value.decode("utf-8", "surrogateescape")
     made = {
-        value, value.replace(b"'", b"'\"'\"'"), value.replace(b"'", b"'\\''"),
-        quote(value, safe="").encode(), quote(value).encode(), quote_plus(value).encode(),
+        value,
+        value.replace(b"'", b"'\"'\"'"),
+        value.replace(b"'", b"'\\''"),
+        quote(value, safe="").encode(),
+        quote(value).encode(),
+        quote_plus(value).encode(),
         repr(text)[1:-1].encode("utf-8", "surrogateescape"),
-        json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"), json.dumps(text)[1:-1].encode(),
-        value.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), value.hex().encode(),
+        json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"),
+        json.dumps(text)[1:-1].encode(),
+        value.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
+        value.hex().encode(),
     }
     for shift in (0, 1, 2):
-        # Only the characters that the secret decides by itself, for each of the three ways it may lie in base64's triples.
+        # Only the characters that the secret decides by itself, for each of the three ways it may lie in base64's
+        # triples.
         whole = slice(-(-shift * 8 // 6), (shift + len(value)) * 8 // 6)
         padded = b"\0" * shift + value
         made.update(encode(padded)[whole] for encode in (base64.b64encode, base64.urlsafe_b64encode))
@@ -108,7 +144,8 @@ def _replaced(data: bytes, spans: Sequence[tuple[int, int]]) -> bytes:
 
 
 class Masker:
-    """Mask a stream: `feed` gives what is certain so far, `finish` the rest. Holds back at most a line and a hard cut."""
+    """Mask a stream: `feed` gives what is certain so far, `finish` the rest. Holds back at most a line and a hard
+    cut."""
 
     def __init__(self, secrets: Sequence[bytes] = ()) -> None:
         self._known = _all_forms(secrets)
@@ -174,13 +211,15 @@ class Masker:
         return self._line_end_before(len(self._held))
 
     def _line_end_before(self, limit: int) -> int:
-        """The last line end at or before `limit` that no secret straddles, given that more may come. 0: there is none."""
+        """The last line end at or before `limit` that no secret straddles, given that more may come. 0: there is
+        none."""
         at = limit
         while at > 0:
             at = max(self._held.rfind(b"\n", 0, at), self._held.rfind(b"\r", 0, at)) + 1
             if at == 0:
                 return 0
-            # A \r at the very end may be the first half of \r\n; both halves end a line, but the second alone would count twice.
+            # A \r at the very end may be the first half of \r\n; both halves end a line, but the second alone would
+            # count twice.
             if not (at == len(self._held) and self._held.endswith(b"\r")) and not self._straddled(at):
                 if self._held[at - 1 : at + 1] == b"\r\n":
                     at -= 1
@@ -193,7 +232,7 @@ class Masker:
         """Whether a secret with a line end in it begins before `at` and ends, or may yet end, after it."""
         for form in self._straddling:
             for start in range(max(0, at - len(form) + 1), at):
-                if form.startswith(self._held[start : start + len(form)]) :
+                if form.startswith(self._held[start : start + len(form)]):
                     return True
         return False
 
@@ -247,7 +286,8 @@ class Masker:
             if self._in_key:
                 end = _PEM_END.search(data, at, stop)
                 if end is None:
-                    # A block that never ends must not swallow the rest of a log: it ends where lines stop looking like one.
+                    # A block that never ends must not swallow the rest of a log: it ends where lines stop looking like
+                    # one.
                     if at == start and not _PEM_BODY.fullmatch(data, at, stop):
                         self._in_key = False
                         continue
@@ -268,7 +308,8 @@ class Masker:
 
 
 def mask(data: bytes, secrets: Sequence[bytes] = ()) -> bytes:
-    """`data` with every known secret (6 bytes or longer, in any of its `forms`) and everything that looks like one replaced."""
+    """`data` with every known secret (6 bytes or longer, in any of its `forms`) and everything that looks like one
+    replaced."""
     masker = Masker(secrets)
     return masker.feed(data) + masker.finish()
 
@@ -280,7 +321,8 @@ def mask_text(text: str, secrets: Sequence[bytes] = ()) -> str:
 
 def safe_cut(data: bytes, secrets: Sequence[bytes] = ()) -> int:
     """The length of the longest prefix (found) that may be masked on its own: mask(data[:n]) + mask(data[n:] + more) is
-    mask(data + more), whatever follows. It ends at a line end, or in a line longer than a hard cut at that cut; 0 when no
+    mask(data + more), whatever follows. It ends at a line end, or in a line longer than a hard cut at that cut; 0 when
+    no
     such place is known yet."""
     masker = Masker(secrets)
     masker.feed(data)

@@ -1,6 +1,7 @@
 """NCCL's own lines (NCCL_DEBUG=INFO): which way the ranks talk, RDMA or sockets, over which devices, and what broke.
 
-`NET/IB` is the verbs API, used for RoCE too; `IBext_v11` is the same through a plugin. What counts is the network that was
+`NET/IB` is the verbs API, used for RoCE too; `IBext_v11` is the same through a plugin. What counts is the network that
+was
 chosen ("Using network …") and the devices named after "Using [0]…".
 """
 
@@ -22,8 +23,16 @@ def _choose(story: Story, network: str, line: Line) -> None:
         story.milestone("transport", line, transport=transport, network=network)
     story.fact(transport=transport, network=network)
     if transport == "Socket":
-        story.warn("nccl_socket_fallback", "NCCL talks over TCP sockets, not RDMA: it works, but slowly", line, severity="warning")
-        story.fact(severity="warning", cause="no_infiniband_device_in_container" if story.marks.get("no_ib") else "nccl_socket_fallback")
+        story.warn(
+            "nccl_socket_fallback",
+            "NCCL talks over TCP sockets, not RDMA: it works, but slowly",
+            line,
+            severity="warning",
+        )
+        story.fact(
+            severity="warning",
+            cause="no_infiniband_device_in_container" if story.marks.get("no_ib") else "nccl_socket_fallback",
+        )
     elif "nccl_socket_fallback" in story.warnings:
         del story.warnings["nccl_socket_fallback"]
         story.facts.pop("severity", None)
@@ -40,7 +49,9 @@ _DEVICE = re.compile(r"\[\d{1,3}\](?P<name>[\w.-]{1,40}):\d{1,3}/(?P<link>RoCE|I
 def _devices(story: Story, match: re.Match[str], line: Line) -> None:
     found = _DEVICE.findall(line.text)
     if found:
-        story.fact(hcas=[name for name, _ in found], link="RoCE" if any(link == "RoCE" for _, link in found) else found[0][1])
+        story.fact(
+            hcas=[name for name, _ in found], link="RoCE" if any(link == "RoCE" for _, link in found) else found[0][1]
+        )
     out_of_band = re.search(r"OOB (?P<interface>[^:\s]+):(?P<address>[^\s<]+)", line.text)
     if out_of_band:
         story.fact(oob=out_of_band["address"], oob_interface=out_of_band["interface"])
@@ -55,7 +66,12 @@ def _socket_interfaces(story: Story, match: re.Match[str], line: Line) -> None:
     found = re.findall(r"\[\d+\]([\w.@-]+):", line.text)
     story.fact(socket_interfaces=found[:16])
     if any(name.startswith(("docker", "virbr", "br-", "veth")) for name in found):
-        story.warn("nccl_virtual_interfaces", "NCCL also picked virtual interfaces: set NCCL_SOCKET_IFNAME", line, severity="warning")
+        story.warn(
+            "nccl_virtual_interfaces",
+            "NCCL also picked virtual interfaces: set NCCL_SOCKET_IFNAME",
+            line,
+            severity="warning",
+        )
 
 
 def _via(story: Story, match: re.Match[str], line: Line) -> None:
@@ -87,7 +103,12 @@ RULES: tuple[Rule, ...] = (
     _rule("libibverbs", r"Failed to open libibverbs", _no_device),
     _rule("socket", r"NCCL INFO NET/Socket ?: Using ", _socket_interfaces),
     _rule("via", r"NCCL INFO Channel .{0,80}? via NET/(?P<network>[\w]+)/\S*?(?P<direct>/GDRDMA)?(?:\s|$)", _via),
-    _rule("ncclcomminitrank", r"ncclCommInitRank(?:Config)? comm \S+ rank (?P<rank>\d+) nranks (?P<ranks>\d+) .*Init COMPLETE", _complete, 3),
+    _rule(
+        "ncclcomminitrank",
+        r"ncclCommInitRank(?:Config)? comm \S+ rank (?P<rank>\d+) nranks (?P<ranks>\d+) .*Init COMPLETE",
+        _complete,
+        3,
+    ),
     _rule("nccl", r"NCCL version (?P<version>\d+\.[\d.]+(?:\+cuda[\d.]+)?)", _version),
     _rule("nccl", r"NCCL INFO |NCCL WARN ", lambda story, match, line: None, 1),
     _rule("shm", r"^shm\s+(?P<size>\d+(?:\.\d+)?[KMG])\s", _shm_size, 1),
@@ -96,8 +117,13 @@ RULES: tuple[Rule, ...] = (
 
 def _pair(match: re.Match[str]) -> dict[str, object]:
     local, remote = match["local"].removeprefix("::ffff:"), match["remote"].removeprefix("::ffff:")
-    return {"dev": match["dev"], "local": local, "remote": remote, "errno": int(match["errno"]),
-            **({} if _one_subnet(local, remote) else {"cause": "ports_not_connected_or_wrong_hca"})}
+    return {
+        "dev": match["dev"],
+        "local": local,
+        "remote": remote,
+        "errno": int(match["errno"]),
+        **({} if _one_subnet(local, remote) else {"cause": "ports_not_connected_or_wrong_hca"}),
+    }
 
 
 def _one_subnet(local: str, remote: str) -> bool:
@@ -106,13 +132,32 @@ def _one_subnet(local: str, remote: str) -> bool:
 
 
 SIGNS: tuple[Sign, ...] = (
-    Sign("ibv_modify_qp", re.compile(
-        r"ibv_modify_qp failed with (?P<errno>110) .{0,60}on dev (?P<dev>[^:,\s]+)\S*,.*local GID (?P<local>[\da-fA-F.:]+), remote GID (?P<remote>[\da-fA-F.:]+)"),
-        "fabric_miswired", kind="nccl", extract=_pair),
+    Sign(
+        "ibv_modify_qp",
+        re.compile(
+            r"ibv_modify_qp failed with (?P<errno>110) .{0,60}on dev (?P<dev>[^:,\s]+)\S*,.*local GID "
+            r"(?P<local>[\da-fA-F.:]+), remote GID (?P<remote>[\da-fA-F.:]+)"
+        ),
+        "fabric_miswired",
+        kind="nccl",
+        extract=_pair,
+    ),
     Sign("ibv_modify_qp", re.compile(r"ibv_modify_qp failed with (?P<errno>\d+)"), "nccl_init", kind="nccl"),
     Sign("ibv_reg_mr", re.compile(r"ibv_reg_mr\S* failed"), "nccl_init", kind="nccl"),
-    Sign("interface", re.compile(r"Bootstrap ?: no socket interface found|no socket interface found"), "nccl_init", kind="nccl",
-         values={"cause": "nccl_no_interface"}),
-    Sign("nccl", re.compile(r"NCCL WARN .*(?:Connection refused|Connection timed out|Connection closed by remote peer|socketProgress)"), "nccl_init", EFFECT,
-         kind="nccl"),
+    Sign(
+        "interface",
+        re.compile(r"Bootstrap ?: no socket interface found|no socket interface found"),
+        "nccl_init",
+        kind="nccl",
+        values={"cause": "nccl_no_interface"},
+    ),
+    Sign(
+        "nccl",
+        re.compile(
+            r"NCCL WARN .*(?:Connection refused|Connection timed out|Connection closed by remote peer|socketProgress)"
+        ),
+        "nccl_init",
+        EFFECT,
+        kind="nccl",
+    ),
 )

@@ -8,8 +8,18 @@ from typing import Any
 from apps.diagnosis.signs import EFFECT, Sign
 from apps.diagnosis.story import Act, Line, Rule, Story
 
-_SECTIONS = {"Active": "active", "Idle": "idle", "Pending": "pending", "Recent failures": "failures", "Total Usage": "usage", "Usage": "usage",
-             "Demands": "demands", "Pending Demands": "demands", "From request_resources": "requests", "Total Demands": "demands"}
+_SECTIONS = {
+    "Active": "active",
+    "Idle": "idle",
+    "Pending": "pending",
+    "Recent failures": "failures",
+    "Total Usage": "usage",
+    "Usage": "usage",
+    "Demands": "demands",
+    "Pending Demands": "demands",
+    "From request_resources": "requests",
+    "Total Demands": "demands",
+}
 MOST_DEMANDS = 50
 
 
@@ -56,7 +66,10 @@ def _gpu(story: Story, match: re.Match[str], line: Line) -> None:
     if match["inside"]:
         values["gpu_in_pg"] = float(match["inside"])
     story.fact(**values)
-    story.fact(gpu_free=values["gpu_total"] - values["gpu_used"], alive=story.facts.get("active", 0) + story.facts.get("idle", 0))
+    story.fact(
+        gpu_free=values["gpu_total"] - values["gpu_used"],
+        alive=story.facts.get("active", 0) + story.facts.get("idle", 0),
+    )
 
 
 def _demand(story: Story, match: re.Match[str], line: Line) -> None:
@@ -75,7 +88,9 @@ def _versions(story: Story, match: re.Match[str], line: Line) -> None:
         pair.append(match["version"])
     head, node = story.facts.get("head", []), story.facts.get("node", [])
     if len(head) == 2 and len(node) == 2:
-        story.fact(differs="both" if head[0] != node[0] and head[1] != node[1] else "ray" if head[0] != node[0] else "python")
+        story.fact(
+            differs="both" if head[0] != node[0] and head[1] != node[1] else "ray" if head[0] != node[0] else "python"
+        )
 
 
 def _mismatch(story: Story, match: re.Match[str], line: Line) -> None:
@@ -104,24 +119,58 @@ def _joined(story: Story, match: re.Match[str], line: Line) -> None:
 
 RULES: tuple[Rule, ...] = (
     _rule("autoscaler", r"=+ Autoscaler status: ", _begins, 8),
-    *(_rule(trigger, r"^(?P<name>" + re.escape(name) + r"):\s*$", _section, 1) for trigger, name in (
-        ("active", "Active"), ("idle", "Idle"), ("pending", "Pending"), ("failures", "Recent failures"), ("usage", "Total Usage"), ("usage", "Usage"),
-        ("demands", "Pending Demands"), ("demands", "Demands"), ("demands", "Total Demands"), ("request_resources", "From request_resources"))),
+    *(
+        _rule(trigger, r"^(?P<name>" + re.escape(name) + r"):\s*$", _section, 1)
+        for trigger, name in (
+            ("active", "Active"),
+            ("idle", "Idle"),
+            ("pending", "Pending"),
+            ("failures", "Recent failures"),
+            ("usage", "Total Usage"),
+            ("usage", "Usage"),
+            ("demands", "Pending Demands"),
+            ("demands", "Demands"),
+            ("demands", "Total Demands"),
+            ("request_resources", "From request_resources"),
+        )
+    ),
     Rule("ray", " ", re.compile(r"^\s+(?P<count>\d{1,6}) (?P<name>[\w.:-]+)\s*$"), _nodes, 0),
-    _rule("launching", r"^\s+\S+?[,:] (?:(?P<count>\d+) )?(?:launching|setting-up|waiting-for-ssh|uninitialized)", _launching),
+    _rule(
+        "launching",
+        r"^\s+\S+?[,:] (?:(?P<count>\d+) )?(?:launching|setting-up|waiting-for-ssh|uninitialized)",
+        _launching,
+    ),
     _rule("ip", r"^\s+\S+: \S+ \(ip: \S+\)", _failure),
-    _rule("gpu", r"^\s+(?P<used>[\d.]+)/(?P<total>[\d.]+) GPU(?: \((?P<inside>[\d.]+) used of [\d.]+ reserved in placement groups\))?", _gpu),
+    _rule(
+        "gpu",
+        r"^\s+(?P<used>[\d.]+)/(?P<total>[\d.]+) GPU(?: \((?P<inside>[\d.]+) used of [\d.]+ reserved in placement "
+        r"groups\))?",
+        _gpu,
+    ),
     Rule("ray", " ", re.compile(r"^\s+(?P<shape>\{.{1,300}\}.*?): (?P<count>\d+)\+? (?:pending|from)"), _demand, 1),
     _rule("mismatch", r"Version mismatch: The cluster was started with", _mismatch, 5),
     _rule("ray", r"^\s+Ray: (?P<version>\S+)", _versions),
     _rule("python", r"^\s+Python: (?P<version>\S+)", _versions),
     _rule("node", r"This process on node (?P<node>\S+) was started with", _this_process),
-    _rule("threshold", r"Memory on the node \(IP: (?P<node>[^,]+),.{0,400}?was (?P<used>[\d.]+)GB / (?P<total>[\d.]+)GB", _kill, 5),
-    _rule("pressure", r"killed due to memory pressure \(OOM\),.{0,120}at node \(ID: \w+, IP: (?P<node>[^)]+)\)", _kill, 5),
+    _rule(
+        "threshold",
+        r"Memory on the node \(IP: (?P<node>[^,]+),.{0,400}?was (?P<used>[\d.]+)GB / (?P<total>[\d.]+)GB",
+        _kill,
+        5,
+    ),
+    _rule(
+        "pressure", r"killed due to memory pressure \(OOM\),.{0,120}at node \(ID: \w+, IP: (?P<node>[^)]+)\)", _kill, 5
+    ),
     _rule("ray", r"Ray runtime started\.", _joined, 4),
-    _rule("ray", r"Local node IP: (?P<ip>\S+)", lambda story, match, line: story.fact(node_ip=match["ip"]), 2),
+    _rule("local", r"Local node IP: (?P<ip>\S+)", lambda story, match, line: story.fact(node_ip=match["ip"]), 2),
 )
 
 SIGNS: tuple[Sign, ...] = (
-    Sign("raylet", re.compile(r"\(raylet\).{0,200}(?:terminated|marked dead|GCS.{0,40}unreachable)"), "ray_node_dead", EFFECT, kind="ray"),
+    Sign(
+        "raylet",
+        re.compile(r"\(raylet\).{0,200}(?:terminated|marked dead|GCS.{0,40}unreachable)"),
+        "ray_node_dead",
+        EFFECT,
+        kind="ray",
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Milestone:
-    """Something the output says happened, e.g. name="weights_loaded", values={"seconds": 702.1}. Names: docs/formats.md."""
+    """Something that happened by the output: "weights_loaded" with values={"s": 702.1}. Names: docs/explanations.md."""
 
     name: str
     line_number: int  # 1-based, in the stream; \r segments count as lines

@@ -30,9 +30,20 @@ def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
     return Rule("sglang", trigger, re.compile(pattern), of_rank, votes)
 
 
-_ARGUMENT = re.compile(r"\b(?P<name>model_path|tp_size|mem_fraction_static|port|served_model_name|context_length|nnodes|node_rank)=(?P<value>'[^']{0,400}'|[^,)\s]{1,60})")
-_KEPT = {"model_path": "model", "tp_size": "tp", "mem_fraction_static": "share", "port": "port", "served_model_name": "served_as",
-         "context_length": "max_len", "nnodes": "nnodes", "node_rank": "node_rank"}
+_ARGUMENT = re.compile(
+    r"\b(?P<name>model_path|tp_size|mem_fraction_static|port|served_model_name|context_length|nnodes|node_rank)="
+    r"(?P<value>'[^']{0,400}'|[^,)\s]{1,60})"
+)
+_KEPT = {
+    "model_path": "model",
+    "tp_size": "tp",
+    "mem_fraction_static": "share",
+    "port": "port",
+    "served_model_name": "served_as",
+    "context_length": "max_len",
+    "nnodes": "nnodes",
+    "node_rank": "node_rank",
+}
 
 
 def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
@@ -117,10 +128,13 @@ def _version(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _died(story: Story, match: re.Match[str], line: Line) -> None:
-    """A scheduler that ends while the ranks still look for each other was ended by the watchdog: NCCL's set-up hangs."""
+    """A scheduler that ends while the ranks still look for each other was ended by the watchdog: NCCL's set-up
+    hangs."""
     story.fact(exit_code=int(match["code"]))
     if story.marks.get("in_dist_init"):
-        story.suspect(_HANG, line.number, line.text, int(match["rank"]), {"cause": "nccl_init_hang", "phase": "nccl_init_hang"})
+        story.suspect(
+            _HANG, line.number, line.text, int(match["rank"]), {"cause": "nccl_init_hang", "phase": "nccl_init_hang"}
+        )
 
 
 _HANG = next(sign for sign in NCCL_SIGNS if sign.reason == "nccl_init")
@@ -131,17 +145,32 @@ RULES: tuple[Rule, ...] = (
     _rule("torch", r"Init torch distributed begin", _dist_begins),
     _rule("torch", r"Init torch distributed ends", _dist_ends),
     _rule("load", r"Load weight begin\. avail mem=(?P<avail>[\d.]+) GB", _load_begins, 5),
-    _rule("load", r"Load weight end\.(?: elapsed=[\d.]+ s,)? type=(?P<type>\w+),.*?mem usage=(?P<used>[\d.]+) GB", _load_ends, 5),
-    _rule("allocated", r"KV Cache is allocated\..*?#tokens: (?P<tokens>\d+)(?:, K size: (?P<k>[\d.]+) GB, V size: (?P<v>[\d.]+) GB)?", _kv, 5),
+    _rule(
+        "load",
+        r"Load weight end\.(?: elapsed=[\d.]+ s,)? type=(?P<type>\w+),.*?mem usage=(?P<used>[\d.]+) GB",
+        _load_ends,
+        5,
+    ),
+    _rule(
+        "allocated",
+        r"KV Cache is allocated\..*?#tokens: (?P<tokens>\d+)(?:, K size: (?P<k>[\d.]+) GB, V size: (?P<v>[\d.]+) GB)?",
+        _kv,
+        5,
+    ),
     _rule("pool", r"Memory pool end\. avail mem=(?P<avail>[\d.]+) GB", _pool),
     _rule("capture", r"Capture cuda graph begin", _capture, 4),
     _rule("capture", r"Capture cuda graph end\. Time elapsed: (?P<s>[\d.]+) s", _captured, 4),
-    _rule("max_total_num_tokens", r"max_total_num_tokens=(?P<tokens>\d+)(?:.*?context_len=(?P<context>\d+))?", _limits, 5),
+    _rule(
+        "max_total_num_tokens", r"max_total_num_tokens=(?P<tokens>\d+)(?:.*?context_len=(?P<context>\d+))?", _limits, 5
+    ),
     _rule("roll", r"The server is fired up and ready to roll!", _ready, 8),
     _rule("sglang", r"sglang is using nccl==(?P<version>[\d.]+)", _version, 5),
     _rule("scheduler", r"Rank (?P<rank>\d+) scheduler died \(exit code: (?P<code>-?\d+)\)", _died, 5),
-    _rule("customallreduce", r"CustomAllreduce is disabled", lambda story, match, line: story.warn(
-        "custom_allreduce", "Custom allreduce is off across nodes; fine", line)),
+    _rule(
+        "customallreduce",
+        r"CustomAllreduce is disabled",
+        lambda story, match, line: story.warn("custom_allreduce", "Custom allreduce is off across nodes; fine", line),
+    ),
 )
 
 

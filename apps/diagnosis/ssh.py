@@ -15,7 +15,10 @@ def _sign(trigger: str, pattern: str, reason: str, cause: str = "", **more: obje
 def _methods(match: re.Match[str]) -> dict[str, object]:
     methods = [method.strip() for method in match["methods"].split(",")]
     open_to_passwords = {"password", "keyboard-interactive"} & set(methods)
-    return {"methods": methods, "cause": "key_not_authorised_password_possible" if open_to_passwords else "key_not_authorised"}
+    return {
+        "methods": methods,
+        "cause": "key_not_authorised_password_possible" if open_to_passwords else "key_not_authorised",
+    }
 
 
 SIGNS: tuple[Sign, ...] = (
@@ -24,35 +27,76 @@ SIGNS: tuple[Sign, ...] = (
     _sign("verification", r"Host key verification failed", "host_key_unknown", "unknown_host_key", strength=EFFECT),
     _sign("denied", r"Permission denied \((?P<methods>[a-z][a-z0-9,@. -]{2,200})\)", "ssh_auth", extract=_methods),
     _sign("authentication", r"Too many authentication failures", "ssh_auth", "too_many_keys"),
-    _sign("banner", r"timed out during banner exchange|Error reading SSH protocol banner", "ssh_busy", "overloaded_or_booting",
-          values={"state": "overloaded_or_booting"}),
-    _sign("kex_exchange_identification", r"kex_exchange_identification: .*(?:closed|reset)", "ssh_busy", "overloaded_or_booting",
-          values={"state": "overloaded_or_booting"}),
+    _sign(
+        "banner",
+        r"timed out during banner exchange|Error reading SSH protocol banner",
+        "ssh_busy",
+        "overloaded_or_booting",
+        values={"state": "overloaded_or_booting"},
+    ),
+    _sign(
+        "kex_exchange_identification",
+        r"kex_exchange_identification: .*(?:closed|reset)",
+        "ssh_busy",
+        "overloaded_or_booting",
+        values={"state": "overloaded_or_booting"},
+    ),
     _sign("refused", r"connect to (?:host|address) \S+ port \d+: Connection refused", "ssh_refused", "refused"),
-    _sign("timed", r"connect to (?:host|address) \S+ port \d+: (?:Connection|Operation) timed out", "ssh_timeout", "timeout"),
+    _sign(
+        "timed",
+        r"connect to (?:host|address) \S+ port \d+: (?:Connection|Operation) timed out",
+        "ssh_timeout",
+        "timeout",
+    ),
     _sign("route", r"connect to (?:host|address) \S+ port \d+: No route to host", "no_route"),
     _sign("unreachable", r"connect to (?:host|address) \S+ port \d+: Network is unreachable", "no_route"),
     _sign("resolve", r"Could not resolve hostname (?P<host>\S+?):? ", "dns"),
     _sign("prohibited", r"administratively prohibited", "jump_refused"),
     _sign("forwarding", r"stdio forwarding failed", "jump_unreachable", strength=EFFECT),
     _sign("channel", r"channel \d+: open failed: connect failed", "jump_unreachable", strength=EFFECT),
-    _sign("disconnect", r"client_loop: send disconnect|Timeout, server \S+ not responding|Connection to \S+ closed by remote host", "ssh_timeout",
-          "connection_lost", strength=1),
+    _sign(
+        "disconnect timeout closed",
+        r"client_loop: send disconnect|Timeout, server \S+ not responding|Connection to \S+ closed by remote host",
+        "ssh_timeout",
+        "connection_lost",
+        strength=1,
+    ),
     _sign("password", r"sudo: a password is required|sudo: \d+ incorrect password", "sudo_denied", "sudo_password"),
     _sign("terminal", r"sudo: a terminal is required to read the password", "sudo_denied", "sudo_password"),
     _sign("tty", r"sudo: (?:no tty present|sorry, you must have a tty)", "sudo_denied", "sudo_password"),
     _sign("sudoers", r"is not in the sudoers file", "sudo_denied", "not_in_sudoers"),
     _sign("allowed", r"user \S+ is not allowed to (?:execute|run)", "sudo_denied", "sudo_not_allowed"),
-    Sign("docker", re.compile(r"permission denied while trying to connect to the [Dd]ocker (?:daemon socket|API)|Got permission denied while trying to connect"),
-         "docker_denied", kind="docker"),
+    Sign(
+        "docker",
+        re.compile(r"permission denied while trying to connect to the [Dd]ocker (?:daemon socket|API)"),
+        "docker_denied",
+        kind="docker",
+    ),
     Sign("docker", re.compile(r"Cannot connect to the Docker daemon"), "docker_down", kind="docker"),
     Sign("docker", re.compile(r"docker: (?:command )?not found"), "docker_missing", kind="docker"),
-    Sign("container", re.compile(r"Conflict\. The container name \"(?P<container>[^\"]+)\" is already in use"), "foreign_container", kind="docker",
-         extract=lambda match: {"container": match["container"]}),
-    Sign("image", re.compile(r"Unable to find image '(?P<image>[^']+)' locally|No such image: (?P<other>\S+)"), "image_missing", EFFECT, kind="docker",
-         extract=lambda match: {"image": match["image"] or match["other"]}),
-    Sign("allocated", re.compile(r"Bind for \S+:(?P<port>\d+) failed: port is already allocated"), "port_busy", cause="port_in_use", kind="docker",
-         extract=lambda match: {"port": int(match["port"])}),
+    Sign(
+        "container",
+        re.compile(r"Conflict\. The container name \"(?P<container>[^\"]+)\" is already in use"),
+        "foreign_container",
+        kind="docker",
+        extract=lambda match: {"container": match["container"]},
+    ),
+    Sign(
+        "image",
+        re.compile(r"Unable to find image '(?P<image>[^']+)' locally|No such image: (?P<other>\S+)"),
+        "image_missing",
+        EFFECT,
+        kind="docker",
+        extract=lambda match: {"image": match["image"] or match["other"]},
+    ),
+    Sign(
+        "allocated",
+        re.compile(r"Bind for \S+:(?P<port>\d+) failed: port is already allocated"),
+        "port_busy",
+        cause="port_in_use",
+        kind="docker",
+        extract=lambda match: {"port": int(match["port"])},
+    ),
 )
 
 
@@ -74,9 +118,17 @@ def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 1) -> Ru
 
 
 RULES: tuple[Rule, ...] = (
-    _rule("ssh", "locale", r"setlocale: LC_\w+: cannot change locale|perl: warning: (?:Setting locale failed|Falling back)|manpath: can't set the locale",
-          _noise("locale", "The node lacks our locale; the output counts all the same"), 2),
-    _rule("ssh", "added", r"Warning: Permanently added", _noise("host_key_added", "ssh accepted a new host key by itself")),
+    _rule(
+        "ssh",
+        "locale",
+        r"setlocale: LC_\w+: cannot change locale|perl: warning: (?:Setting locale failed|Falling back)|manpath: "
+        r"can't set the locale",
+        _noise("locale", "The node lacks our locale; the output counts all the same"),
+        2,
+    ),
+    _rule(
+        "ssh", "added", r"Warning: Permanently added", _noise("host_key_added", "ssh accepted a new host key by itself")
+    ),
     _rule("ssh", "mem", r"^Mem:\s+(?P<total>\d{7,20})(?:\s+\d+){4}\s+(?P<available>\d+)\s*$", _memory),
     _rule("ping", "received", r"(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received", _ping, 3),
 )

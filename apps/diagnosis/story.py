@@ -1,6 +1,8 @@
-"""What a stream of output has told so far, and the machinery that every reader shares: rules chosen by the words of a line.
+"""What a stream of output has told so far, and the machinery that every reader shares: rules chosen by the words of a
+line.
 
-A rule is tried only on lines that hold its trigger word, so ordinary lines cost next to nothing however many rules there are.
+A rule is tried only on lines that hold its trigger word, so ordinary lines cost next to nothing however many rules
+there are.
 """
 
 from __future__ import annotations
@@ -88,7 +90,12 @@ class Story:
             known["count"] += 1
         elif len(self.warnings) < MOST_WARNINGS:
             self.warnings[name] = {
-                "name": name, "title": title, "severity": severity, "line_number": line.number, "rank": line.rank, "count": 1,
+                "name": name,
+                "title": title,
+                "severity": severity,
+                "line_number": line.number,
+                "rank": line.rank,
+                "count": 1,
                 "evidence": shorten(line.text),
             }
 
@@ -112,7 +119,16 @@ class Story:
         cause = values.pop("cause", sign.cause) or sign.reason
         if sign.strength in self.signs:
             return
-        self.signs[sign.strength] = Suspect(sign, line_number, shorten(text), rank, values, self.marks.get("traced", self.load.phase), sign.reason, cause)
+        self.signs[sign.strength] = Suspect(
+            sign,
+            line_number,
+            shorten(text),
+            rank,
+            values,
+            self.marks.get("traced", self.load.phase),
+            sign.reason,
+            cause,
+        )
 
 
 def shorten(text: str) -> str:
@@ -162,9 +178,11 @@ class Book:
         for rule in rules:
             by_rule.setdefault(rule.trigger.encode(), []).append(rule)
         for sign in signs:
-            by_sign.setdefault(sign.trigger.encode(), []).append(sign)
+            for word in sign.trigger.split():
+                by_sign.setdefault(word.encode(), []).append(sign)
         return cls(
-            {word: tuple(found) for word, found in by_rule.items()}, {word: tuple(found) for word, found in by_sign.items()},
+            {word: tuple(found) for word, found in by_rule.items()},
+            {word: tuple(found) for word, found in by_sign.items()},
             frozenset(by_rule) | frozenset(by_sign),
         )
 
@@ -183,7 +201,9 @@ class LogReader:
         self._story = Story()
         self._number = 0
         self._closed = False
-        self._memo: dict[bytes, Prepared | None] = {}  # logs repeat themselves; the same line need not be searched twice
+        self._memo: dict[
+            bytes, Prepared | None
+        ] = {}  # logs repeat themselves; the same line need not be searched twice
 
     def feed(self, data: bytes) -> None:
         if data:
@@ -262,11 +282,16 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
 
 def _matching(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     return tuple(
-        (rule, match) for word in found for rule in book.rules.get(word, ()) if (match := rule.pattern.search(text)) is not None
+        (rule, match)
+        for word in found
+        for rule in book.rules.get(word, ())
+        if (match := rule.pattern.search(text)) is not None
     )
 
 
-def _signs(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[tuple[Sign, re.Match[str]], ...], tuple[Sign, ...]]:
+def _signs(
+    book: Book, found: Iterable[bytes], text: str
+) -> tuple[tuple[tuple[Sign, re.Match[str]], ...], tuple[Sign, ...]]:
     matched, wrapped = [], []
     for word in found:
         for sign in book.signs.get(word, ()):
@@ -286,7 +311,7 @@ def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> Non
     if story.open_sign is not None:
         _go_on(story, prepared.text)
     if prepared.origin.process.startswith(_VLLM_PROCESSES):
-        story.votes["vllm"] += 1
+        story.marks["vllm_process"] = True
     for rule, match in prepared.rules:
         _apply(rule, story, match, line)
     if prepared.in_ray_section and "ray_section" in story.marks:
@@ -304,7 +329,8 @@ def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> Non
 
 
 def _apply(rule: Rule, story: Story, match: re.Match[str], line: Line) -> None:
-    story.votes[rule.kind] += rule.votes
+    if rule.votes:
+        story.votes[rule.kind] += rule.votes
     try:
         rule.act(story, match, line)
     except (ValueError, OverflowError):
@@ -358,8 +384,8 @@ def tell(story: Story, kind: str = "") -> Reading:
     facts = dict(story.facts)
     progress: Progress | None = None
     if story.transfer is not None and chosen not in _ENGINES:
-        phase, overall, *rest = story.transfer
-        progress = Progress(phase, round(overall, 4), *rest)
+        phase, overall, done, total, unit = story.transfer
+        progress = Progress(phase, round(overall, 4), done, total, unit)
     if progress is None and (chosen in _ENGINES or story.load.overall > 0):
         progress = story.load.progress()
         facts.update(_phase_seconds(story))
@@ -370,8 +396,14 @@ def tell(story: Story, kind: str = "") -> Reading:
     if facts.get("ready") is None and chosen in _ENGINES:
         facts["ready"] = story.ready
     return Reading(
-        kind=chosen, milestones=tuple(story.milestones), progress=progress, ranks=story.load.by_rank(), ready=story.ready, failure=failure,
-        warnings=tuple(copy.deepcopy(list(story.warnings.values()))), facts=copy.deepcopy(facts),
+        kind=chosen,
+        milestones=tuple(story.milestones),
+        progress=progress,
+        ranks=story.load.by_rank(),
+        ready=story.ready,
+        failure=failure,
+        warnings=tuple(copy.deepcopy(list(story.warnings.values()))),
+        facts=copy.deepcopy(facts),
     )
 
 
@@ -379,11 +411,11 @@ _ENGINES = frozenset({"vllm", "sglang", "llamacpp"})
 
 
 def _kind(story: Story) -> str:
-    if not story.votes:
-        return "unknown"
     # NCCL and Ray lines stand inside engine logs, and hub messages too: an engine that shows itself at all is the kind.
-    best = max(story.votes.items(), key=lambda vote: (vote[0] in _ENGINES, vote[1], vote[0]))
-    return best[0]
+    best = max(story.votes.items(), key=lambda vote: (vote[0] in _ENGINES, vote[1], vote[0]), default=("unknown", 0))[0]
+    if story.marks.get("vllm_process") and best not in _ENGINES and best not in ("nccl", "ray"):
+        return "vllm"  # only its processes' names were seen
+    return best
 
 
 def _phase_seconds(story: Story) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Copies and downloads: rsync (--info=progress2), hf and huggingface-cli, docker pull. Progress, what is left, what went wrong."""
+"""Copies and downloads: rsync (--info=progress2), hf and huggingface-cli, docker pull. Progress, what is left, what
+went wrong."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ def _rsync_frame(story: Story, match: re.Match[str], line: Line) -> None:
     story.fact(bytes=size, pct=percent, rate=match["rate"], eta=match["eta"], done=False)
     if match["left"] is not None:
         left, found = int(match["left"]), int(match["all"])
-        story.fact(files_done=int(match["files"]), to_check=[left, found], done=left == 0 and percent == 100 and match["list"] == "to")
+        story.fact(
+            files_done=int(match["files"]),
+            to_check=[left, found],
+            done=left == 0 and percent == 100 and match["list"] == "to",
+        )
     total = round(size * 100 / percent) if percent else None
     _advance(story, "copying", percent / 100, size, total, "bytes")
 
@@ -102,9 +107,15 @@ def _pulled(story: Story, match: re.Match[str], line: Line) -> None:
     _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
 
 
-_LAYER = r"^(?P<id>[0-9a-f]{12}): (?P<state>Pull complete|Already exists|Pulling fs layer|Waiting|Verifying Checksum|Download complete|Downloading|Extracting|Retrying)"
-_FRAME = (r"^\s*(?P<bytes>\d[\d,.]{0,30}[KMGTkmgt]?)\s{1,8}(?P<pct>\d{1,3})%\s{1,8}(?P<rate>[\d.,]{1,12}[kKMGT]?B/s)\s{1,8}(?P<eta>\d{1,6}:\d\d:\d\d)"
-          r"(?:\s{1,4}\(xfe?r#(?P<files>\d{1,9}), (?P<list>to|ir)-chk=(?P<left>\d{1,9})/(?P<all>\d{1,9})\))?")
+_LAYER = (
+    r"^(?P<id>[0-9a-f]{12}): (?P<state>Pull complete|Already exists|Pulling fs layer|Waiting|Verifying "
+    r"Checksum|Download complete|Downloading|Extracting|Retrying)"
+)
+_FRAME = (
+    r"^\s*(?P<bytes>\d[\d,.]{0,30}[KMGTkmgt]?)\s{1,8}(?P<pct>\d{1,3})%\s{1,8}(?P<rate>[\d.,]{1,12}[kKMGT]?B/s)\s{1,8}"
+    r"(?P<eta>\d{1,6}:\d\d:\d\d)"
+    r"(?:\s{1,4}\(xfe?r#(?P<files>\d{1,9}), (?P<list>to|ir)-chk=(?P<left>\d{1,9})/(?P<all>\d{1,9})\))?"
+)
 
 RULES: tuple[Rule, ...] = (
     _rule("rsync", "%", _FRAME, _rsync_frame, 2),
@@ -114,10 +125,18 @@ RULES: tuple[Rule, ...] = (
     _rule("hf", "downloading", r"Downloading '(?P<file>[^']{1,400})' to '", _hub_vote, 4),
     _rule("hf", "download", r"(?:huggingface-cli|hf) download", lambda story, match, line: None, 3),
     _rule("hf", "retry", r"Retry after (?P<seconds>\d{1,6}) seconds", _retry_after, 1),
-    *(_rule("docker-pull", trigger, _LAYER, _layer, 2) for trigger in (
-        "complete", "exists", "fs", "waiting", "verifying", "downloading", "extracting", "retrying")),
+    *(
+        _rule("docker-pull", trigger, _LAYER, _layer, 2)
+        for trigger in ("complete", "exists", "fs", "waiting", "verifying", "downloading", "extracting", "retrying")
+    ),
     _rule("docker-pull", "pulling", r"^(?P<tag>[\w.-]+): Pulling from (?P<repository>\S+)", _pulling, 5),
-    _rule("docker-pull", "status", r"^Status: (?:Downloaded newer image for|Image is up to date for) (?P<image>\S+)", _pulled, 5),
+    _rule(
+        "docker-pull",
+        "status",
+        r"^Status: (?:Downloaded newer image for|Image is up to date for) (?P<image>\S+)",
+        _pulled,
+        5,
+    ),
 )
 
 
@@ -126,22 +145,82 @@ def _code(match: re.Match[str]) -> dict[str, object]:
 
 
 SIGNS: tuple[Sign, ...] = (
-    Sign("space", re.compile(r"^rsync: .*(?:write failed|mkdir|mkstemp|ftruncate|receiver).*No space left on device"), "disk_full",
-         cause="disk_full_on_target", kind="rsync"),
-    Sign("register", re.compile(r"failed to register layer: .*no space left on device"), "disk_full", kind="docker-pull", values={"error": "disk_full"}),
+    Sign(
+        "space",
+        re.compile(r"^rsync: .*(?:write failed|mkdir|mkstemp|ftruncate|receiver).*No space left on device"),
+        "disk_full",
+        cause="disk_full_on_target",
+        kind="rsync",
+    ),
+    Sign(
+        "register",
+        re.compile(r"failed to register layer: .*no space left on device"),
+        "disk_full",
+        kind="docker-pull",
+        values={"error": "disk_full"},
+    ),
     Sign("space", re.compile(r"(?i)no space left on device(?! \(28\)$)(?!.{0,80}/dev/shm)"), "disk_full"),
     Sign("quota", re.compile(r"Disk quota exceeded"), "disk_full"),
-    Sign("denied", re.compile(r"^rsync: .*Permission denied \(13\)"), "permission_denied", cause="permission_denied_on_target", kind="rsync"),
-    Sign("rsync", re.compile(r"rsync: (?:command )?not found"), "program_missing", cause="rsync_missing_on_target", kind="rsync"),
-    Sign("closed", re.compile(r"^rsync(?: error)?: connection unexpectedly closed"), "copy_interrupted", EFFECT, cause="connection_lost", kind="rsync"),
-    Sign("timeout", re.compile(r"^rsync error: timeout in data send/receive|^\[\w+\] io timeout after"), "copy_interrupted", EFFECT, cause="connection_lost",
-         kind="rsync"),
-    Sign("code", re.compile(r"^rsync error: .*\(code (?P<code>\d+)\)"), "copy_interrupted", 1, cause="connection_lost", kind="rsync", extract=_code),
-    Sign("pull", re.compile(r"pull access denied for (?P<image>\S+?),"), "image_not_found", kind="docker-pull",
-         extract=lambda match: {"image": match["image"]}),
+    Sign(
+        "denied",
+        re.compile(r"^rsync: .*Permission denied \(13\)"),
+        "permission_denied",
+        cause="permission_denied_on_target",
+        kind="rsync",
+    ),
+    Sign(
+        "rsync",
+        re.compile(r"rsync: (?:command )?not found"),
+        "program_missing",
+        cause="rsync_missing_on_target",
+        kind="rsync",
+    ),
+    Sign(
+        "closed",
+        re.compile(r"^rsync(?: error)?: connection unexpectedly closed"),
+        "copy_interrupted",
+        EFFECT,
+        cause="connection_lost",
+        kind="rsync",
+    ),
+    Sign(
+        "timeout",
+        re.compile(r"^rsync error: timeout in data send/receive|^\[\w+\] io timeout after"),
+        "copy_interrupted",
+        EFFECT,
+        cause="connection_lost",
+        kind="rsync",
+    ),
+    Sign(
+        "code",
+        re.compile(r"^rsync error: .*\(code (?P<code>\d+)\)"),
+        "copy_interrupted",
+        1,
+        cause="connection_lost",
+        kind="rsync",
+        extract=_code,
+    ),
+    Sign(
+        "pull",
+        re.compile(r"pull access denied for (?P<image>\S+?),"),
+        "image_not_found",
+        kind="docker-pull",
+        extract=lambda match: {"image": match["image"]},
+    ),
     Sign("toomanyrequests", re.compile(r"toomanyrequests"), "image_pull", kind="docker-pull"),
-    Sign("authentication", re.compile(r"unauthorized: authentication required|no basic auth credentials"), "image_pull", kind="docker-pull",
-         values={"cause": "registry_login"}),
-    Sign("daemon", re.compile(r"Error response from daemon: Get \"https?://\S+\": .*(?:timeout|no such host|refused|EOF|unreachable)"), "image_pull",
-         kind="docker-pull"),
+    Sign(
+        "authentication auth",
+        re.compile(r"unauthorized: authentication required|no basic auth credentials"),
+        "image_pull",
+        kind="docker-pull",
+        values={"cause": "registry_login"},
+    ),
+    Sign(
+        "daemon",
+        re.compile(
+            r"Error response from daemon: Get \"https?://\S+\": .*(?:timeout|no such host|refused|EOF|unreachable)"
+        ),
+        "image_pull",
+        kind="docker-pull",
+    ),
 )

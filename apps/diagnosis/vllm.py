@@ -1,7 +1,10 @@
-"""The log of vLLM, 0.6 to current: milestones with values, shards per rank, readiness, and the first cause of a failure.
+"""The log of vLLM, 0.6 to current: milestones with values, shards per rank, readiness, and the first cause of a
+failure.
 
-Formats: vllm/v1 loggers (`INFO 05-30 07:10:12 [core.py:112] …`), the older `INFO 11-18 18:07:26 config.py:350] …`, prefixes
-`(APIServer pid=1)`, `(EngineCore_DP0 pid=2)`, `(Worker_TP1 pid=3)`, `(VllmWorker rank=1 pid=4)`, `(RayWorkerWrapper pid=5, ip=…)`.
+Formats: vllm/v1 loggers (`INFO 05-30 07:10:12 [core.py:112] …`), the older `INFO 11-18 18:07:26 config.py:350] …`,
+prefixes
+`(APIServer pid=1)`, `(EngineCore_DP0 pid=2)`, `(Worker_TP1 pid=3)`, `(VllmWorker rank=1 pid=4)`, `(RayWorkerWrapper
+pid=5, ip=…)`.
 """
 
 from __future__ import annotations
@@ -59,9 +62,19 @@ def _headless(story: Story, match: re.Match[str], line: Line) -> None:
 
 _ARGUMENT = re.compile(r"'(?P<name>\w{1,60})': (?P<value>\[[^\]]{0,400}\]|'[^']{0,400}'|[^,}\s]{1,60})")
 _KEPT = {
-    "model": "model", "model_tag": "model", "served_model_name": "served_as", "max_model_len": "max_len", "tensor_parallel_size": "tp",
-    "pipeline_parallel_size": "pp", "nnodes": "nnodes", "node_rank": "rank", "master_addr": "master_addr", "port": "port", "quantization": "quantization",
-    "gpu_memory_utilization": "share", "distributed_executor_backend": "executor",
+    "model": "model",
+    "model_tag": "model",
+    "served_model_name": "served_as",
+    "max_model_len": "max_len",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "nnodes": "nnodes",
+    "node_rank": "rank",
+    "master_addr": "master_addr",
+    "port": "port",
+    "quantization": "quantization",
+    "gpu_memory_utilization": "share",
+    "distributed_executor_backend": "executor",
 }
 
 
@@ -81,16 +94,31 @@ def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
     story.milestone("arguments", line)
 
 
-_CONFIG = re.compile(r"\b(?P<name>model|max_seq_len|tensor_parallel_size|pipeline_parallel_size|served_model_name|block_size|quantization)=(?P<value>'[^']{0,400}'|[^,\s]{1,80})")
+_CONFIG = re.compile(
+    r"\b(?P<name>model|max_seq_len|tensor_parallel_size|pipeline_parallel_size|served_model_name|block_size"
+    r"|quantization)=(?P<value>'[^']{0,400}'|[^,\s]{1,80})"
+)
 
 
 def _engine_config(story: Story, match: re.Match[str], line: Line) -> None:
-    names = {"model": "model", "max_seq_len": "max_len", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp",
-             "served_model_name": "served_as", "quantization": "quantization"}
+    names = {
+        "model": "model",
+        "max_seq_len": "max_len",
+        "tensor_parallel_size": "tp",
+        "pipeline_parallel_size": "pp",
+        "served_model_name": "served_as",
+        "quantization": "quantization",
+    }
     for found in _CONFIG.finditer(line.text):
         value = found["value"].strip("'")
         if found["name"] in names and value != "None":
-            story.first(**{names[found["name"]]: number(value) if found["name"] not in ("model", "served_model_name") else value})
+            story.first(
+                **{
+                    names[found["name"]]: number(value)
+                    if found["name"] not in ("model", "served_model_name")
+                    else value
+                }
+            )
     if "speculative_config=" in line.text and "speculative_config=None" not in line.text:
         story.load.expected_loads = 2
     story.milestone("engine_started", line)
@@ -112,14 +140,27 @@ def _bar(story: Story, match: re.Match[str], line: Line) -> None:
     for bar in line.bars:
         label = bar.label
         if "shards" in label or (label.startswith("Loading") and "loader" in label) or "Model Streamer" in label:
-            unit = "bytes" if bar.unit == "bytes" else "shards" if "shards" in label else "tensors" if "Streamer" in label else "files"
+            unit = (
+                "bytes"
+                if bar.unit == "bytes"
+                else "shards"
+                if "shards" in label
+                else "tensors"
+                if "Streamer" in label
+                else "files"
+            )
             known = story.load.ranks.get(line.rank or 0)
             if known is None or known.total is None:
                 story.milestone("load_started", line, shards=None if bar.total is None else int(bar.total))
             story.enter("loading", line)
             story.load.bar(line.rank, bar, unit=unit)
             story.fact(pct=bar.percent)
-            if unit in ("shards", "files") and "loads_seen" not in story.marks and bar.total is not None and story.load.rank(line.rank).load == 0:
+            if (
+                unit in ("shards", "files")
+                and "loads_seen" not in story.marks
+                and bar.total is not None
+                and story.load.rank(line.rank).load == 0
+            ):
                 story.fact(shards=[int(bar.done), int(bar.total)])
             story.votes["vllm"] += 1
         elif "apturing" in label and ("CUDA graph" in label or "cudagraph" in label.lower()):
@@ -191,7 +232,9 @@ def _kv_blocks(story: Story, match: re.Match[str], line: Line) -> None:
 def _concurrency(story: Story, match: re.Match[str], line: Line) -> None:
     story.fact(concurrency=float(match["times"]))
     story.first(max_len=int(match["tokens"].replace(",", "")))
-    story.milestone("concurrency", line, concurrency=float(match["times"]), max_len=int(match["tokens"].replace(",", "")))
+    story.milestone(
+        "concurrency", line, concurrency=float(match["times"]), max_len=int(match["tokens"].replace(",", ""))
+    )
 
 
 def _graphs_done(story: Story, match: re.Match[str], line: Line) -> None:
@@ -224,8 +267,15 @@ def _uvicorn(story: Story, match: re.Match[str], line: Line) -> None:
     story.become_ready(line)
 
 
-_TRACED = {"create_weights": "loading", "load_model": "loading", "load_weights": "loading", "profile_run": "profiling",
-           "determine_available_memory": "profiling", "initialize_cache": "profiling", "capture_model": "graphs"}
+_TRACED = {
+    "create_weights": "loading",
+    "load_model": "loading",
+    "load_weights": "loading",
+    "profile_run": "profiling",
+    "determine_available_memory": "profiling",
+    "initialize_cache": "profiling",
+    "capture_model": "graphs",
+}
 
 
 def _traced(story: Story, match: re.Match[str], line: Line) -> None:
@@ -252,30 +302,68 @@ RULES: tuple[Rule, ...] = (
     _rule("model", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine \(v(?P<version>[^)]+)\)", _version, 5),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine", _engine_config, 5),
-    _rule("headless", r"Launching vLLM \(v(?P<version>[^)]+)\) headless(?: .{0,60}?head node address (?P<head>[\w.:\[\]-]+))?", _headless, 5),
+    _rule(
+        "headless",
+        r"Launching vLLM \(v(?P<version>[^)]+)\) headless(?: .{0,60}?head node address (?P<head>[\w.:\[\]-]+))?",
+        _headless,
+        5,
+    ),
     _rule("non", r"non-default args: (?P<dump>\{.*)", _arguments, 5),
     _rule("resolved", r"Resolved architecture: (?P<architecture>\w+)", _texts, 2),
     _rule("using", r"Using max model len (?P<max_len>\d+)", _facts, 2),
     _rule("rank", r"\brank (?P<rank>\d{1,5}) in world size (?P<size>\d{1,5}) is assigned as", _world, 3),
-    _rule("world_size", r"world_size=(?P<size>\d{1,5}) rank=(?P<rank>\d{1,5}) local_rank=\d+ distributed_init_method=(?P<method>\S+)", _world, 3),
+    _rule(
+        "world_size",
+        r"world_size=(?P<size>\d{1,5}) rank=(?P<rank>\d{1,5}) local_rank=\d+ distributed_init_method=(?P<method>\S+)",
+        _world,
+        3,
+    ),
     _rule("distributed_init_method", r"distributed_init_method=(?P<init_method>\S+)", _texts, 1),
     _rule("starting", r"Starting to load model (?P<model>\S+?)(?:\.\.\.)?$", _phase("loading", "loading"), 4),
-    _rule("downloading", r"Time spent downloading weights for \S+: (?P<download_s>[\d.]+) seconds", _phase("downloading", "downloaded", 1.0), 3),
+    _rule(
+        "downloading",
+        r"Time spent downloading weights for \S+: (?P<download_s>[\d.]+) seconds",
+        _phase("downloading", "downloaded", 1.0),
+        3,
+    ),
     _rule("checkpoint", r"Checkpoint size: (?P<checkpoint_gib>[\d.]+) GiB", _facts, 2),
     _rule("weights", r"Loading weights took (?P<s>[\d.]+) seconds", _weights_took, 4),
-    _rule("took", r"(?:Model loading|Loading model weights) took (?P<gib>[\d.]+) (?:GiB|GB)(?: memory)?(?: and (?P<s>[\d.]+) seconds)?", _model_took, 5),
+    _rule(
+        "took",
+        r"(?:Model loading|Loading model weights) took (?P<gib>[\d.]+) (?:GiB|GB)(?: memory)?(?: and (?P<s>[\d.]+) "
+        r"seconds)?",
+        _model_took,
+        5,
+    ),
     _rule("drafter", r"Loading drafter model", _drafter, 3),
-    _rule("dynamo", r"Dynamo bytecode transform time: (?P<dynamo_s>[\d.]+) s", _phase("compiling", "compiling", 0.2), 3),
+    _rule(
+        "dynamo", r"Dynamo bytecode transform time: (?P<dynamo_s>[\d.]+) s", _phase("compiling", "compiling", 0.2), 3
+    ),
     _rule("compile", r"torch\.compile (?:took|takes) (?P<s>[\d.]+) s in total", _compile_took, 3),
-    _rule("graph", r"Compiling a graph for .{0,80}?takes (?P<s>[\d.]+) s", lambda story, match, line: story.enter("compiling", line, 0.7), 2),
-    _rule("profiling", r"Initial profiling/warmup run took (?P<profile_s>[\d.]+) s", _phase("profiling", "profiled", 0.8), 3),
+    _rule(
+        "graph",
+        r"Compiling a graph for .{0,80}?takes (?P<s>[\d.]+) s",
+        lambda story, match, line: story.enter("compiling", line, 0.7),
+        2,
+    ),
+    _rule(
+        "profiling",
+        r"Initial profiling/warmup run took (?P<profile_s>[\d.]+) s",
+        _phase("profiling", "profiled", 0.8),
+        3,
+    ),
     _rule("profiling", r"Memory profiling (?:takes|results)", _phase("profiling", "profiled", 0.8), 3),
-    _rule("profiling", r"kv_cache_size=(?P<kv_gib>[\d.]+)GiB", _facts, 1),
+    _rule("kv_cache_size", r"kv_cache_size=(?P<kv_gib>[\d.]+)GiB", _facts, 1),
     _rule("available", r"Available KV cache memory: (?P<kv_gib>[\d.]+) GiB", _phase("profiling", "kv_memory", 0.9), 4),
     _rule("cache", r"GPU KV cache size: (?P<tokens>[\d,]+) tokens", _kv_tokens, 4),
     _rule("blocks", r"# (?:GPU|CUDA|cuda|CPU) blocks: (?P<gpu>\d+), # CPU blocks: (?P<cpu>\d+)", _kv_blocks, 4),
-    _rule("concurrency", r"Maximum concurrency for (?P<tokens>[\d,]+) tokens per request: (?P<times>[\d.]+)x", _concurrency, 4),
-    _rule("autotuner", r"[Aa]utotuning process starts", _phase("autotuning"), 1),
+    _rule(
+        "concurrency",
+        r"Maximum concurrency for (?P<tokens>[\d,]+) tokens per request: (?P<times>[\d.]+)x",
+        _concurrency,
+        4,
+    ),
+    _rule("autotuning", r"[Aa]utotuning process starts", _phase("autotuning"), 1),
     _rule("capturing", r"Capturing (?:the model for CUDA graphs|cudagraphs)", _phase("graphs", "graphs_started"), 2),
     _rule("capturing", r"Graph capturing finished in (?P<s>[\d.]+) secs?, took (?P<gib>-?[\d.]+) GiB", _graphs_done, 4),
     _rule("init", r"init engine \(profile, create kv cache, warmup model\) took (?P<s>[\d.]+) s", _init_took, 5),
@@ -285,17 +373,56 @@ RULES: tuple[Rule, ...] = (
     _rule("startup", r"Application startup complete", _ready, 2),
     *(_rule(function, r"line \d+, in (?P<function>" + function + r")\b", _traced, 1) for function in _TRACED),
     _rule("core", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
-    *(_rule(word, r"", lambda story, match, line: None, 1) for word in ("apiserver", "enginecore", "enginecore_dp0", "worker_tp0", "vllmworker")),
+    *(
+        _rule(word, r"", lambda story, match, line: None, 0)
+        for word in ("apiserver", "enginecore", "enginecore_dp0", "worker_tp0", "vllmworker")
+    ),
     # Said in every normal start on a Spark.
-    _rule("native", r"does not have native support for FP4", _harmless("fp4_weight_only", "FP4 runs weight-only through Marlin; fine, a little slower")),
-    _rule("symmmemcommunicator", r"SymmMemCommunicator: .*not (?:supported|available)", _harmless("symm_mem", "Symmetric memory is not used on this GPU; fine")),
-    _rule("allreduce", r"Custom ?[Aa]ll ?[Rr]educe is disabled", _harmless("custom_allreduce", "Custom allreduce is off across nodes; fine")),
-    _rule("moe", r"Using default MoE config", _harmless("moe_config", "No tuned MoE config for this GPU; fine, maybe slower")),
-    _rule("capability", r"cuda capability \d+\.\d+", _harmless("torch_capability", "torch lists older GPUs only; fine on GB10")),
-    _rule("unauthenticated", r"unauthenticated requests to the HF Hub", _harmless("hub_unauthenticated", "No hub token; fine for open models")),
-    _rule("sms", r"Not enough SMs to use max_autotune_gemm", _harmless("few_sms", "GEMM autotuning is off on this GPU; fine")),
-    _rule("min_p", r"min_p and logit_bias parameters won't work", _harmless("speculative_sampling", "Some sampling parameters are off with a drafter")),
-    _rule("destroy_process_group", r"destroy_process_group\(\) was not called", _harmless("process_group", "Not closed cleanly; says nothing about the cause")),
+    _rule(
+        "native",
+        r"does not have native support for FP4",
+        _harmless("fp4_weight_only", "FP4 runs weight-only through Marlin; fine, a little slower"),
+    ),
+    _rule(
+        "symmmemcommunicator",
+        r"SymmMemCommunicator: .*not (?:supported|available)",
+        _harmless("symm_mem", "Symmetric memory is not used on this GPU; fine"),
+    ),
+    _rule(
+        "allreduce",
+        r"Custom [Aa]llreduce is disabled",
+        _harmless("custom_allreduce", "Custom allreduce is off across nodes; fine"),
+    ),
+    _rule(
+        "moe",
+        r"Using default MoE config",
+        _harmless("moe_config", "No tuned MoE config for this GPU; fine, maybe slower"),
+    ),
+    _rule(
+        "capability",
+        r"cuda capability \d+\.\d+",
+        _harmless("torch_capability", "torch lists older GPUs only; fine on GB10"),
+    ),
+    _rule(
+        "unauthenticated",
+        r"unauthenticated requests to the HF Hub",
+        _harmless("hub_unauthenticated", "No hub token; fine for open models"),
+    ),
+    _rule(
+        "sms",
+        r"Not enough SMs to use max_autotune_gemm",
+        _harmless("few_sms", "GEMM autotuning is off on this GPU; fine"),
+    ),
+    _rule(
+        "min_p",
+        r"min_p and logit_bias parameters won't work",
+        _harmless("speculative_sampling", "Some sampling parameters are off with a drafter"),
+    ),
+    _rule(
+        "destroy_process_group",
+        r"destroy_process_group\(\) was not called",
+        _harmless("process_group", "Not closed cleanly; says nothing about the cause"),
+    ),
     _rule("deprecated", r"\[DEPRECATED\]", _harmless("deprecated_argument", "An argument is deprecated")),
 )
 

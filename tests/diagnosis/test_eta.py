@@ -13,7 +13,9 @@ USUAL = {"starting": 20.0, "loading": 700.0, "compiling": 30.0, "profiling": 10.
 LATER = 67.0
 
 
-def steady(shards: int, each_s: float, until_s: float, *, polled_every_s: float = 1.0, begins_s: float = 30.0) -> list[tuple[float, float, float]]:
+def steady(
+    shards: int, each_s: float, until_s: float, *, polled_every_s: float = 1.0, begins_s: float = 30.0
+) -> list[tuple[float, float, float]]:
     seen, at = [], begins_s
     while at <= until_s:
         seen.append((at, float(min(int((at - begins_s) / each_s), shards)), float(shards)))

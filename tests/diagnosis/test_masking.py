@@ -17,13 +17,46 @@ from apps.diagnosis.masking import HARD_CUT, MASK, Masker, mask, safe_cut
 
 SECRET = b"s3cr3t/va'lue+1"
 MULTILINE = b"first line of it\nsecond line of it\nxx"
-KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nBG5vbmUAAAAEbm9uZQ==\n-----END OPENSSH PRIVATE KEY-----\n"
+KEY = (
+    b"-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nBG5vbmUAAAAEbm9uZQ==\n"
+    b"-----END OPENSSH PRIVATE KEY-----\n"
+)
 
-PIECES = st.sampled_from([
-    b"a", b" ", b"\n", b"\r", b"\r\n", b"s3cr3t", b"/va'lue+1", SECRET, SECRET[:7], SECRET[7:], MULTILINE, MULTILINE[:20], MULTILINE[20:],
-    b"hf_AbCdEfGh1234567890", b"hf_", b"Bearer ", b"abc.def-ghi_123", b"--api-key ", b"api_key='", b"'", b"http://user:", b"pass@host", KEY,
-    b"-----BEGIN RSA PRIVATE KEY-----", b"\nabcdefAA==\n", b"-----END RSA PRIVATE KEY-----", b"abababab", b"\x00\xff", b"word " * 5,
-])
+PIECES = st.sampled_from(
+    [
+        b"a",
+        b" ",
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b"s3cr3t",
+        b"/va'lue+1",
+        SECRET,
+        SECRET[:7],
+        SECRET[7:],
+        MULTILINE,
+        MULTILINE[:20],
+        MULTILINE[20:],
+        b"hf_AbCdEfGh1234567890",
+        b"hf_",
+        b"token=abc ",
+        b"HF_TOKEN=",
+        b"Bearer ",
+        b"abc.def-ghi_123",
+        b"--api-key ",
+        b"api_key='",
+        b"'",
+        b"http://user:",
+        b"pass@host",
+        KEY,
+        b"-----BEGIN RSA PRIVATE KEY-----",
+        b"\nabcdefAA==\n",
+        b"-----END RSA PRIVATE KEY-----",
+        b"abababab",
+        b"\x00\xff",
+        b"word " * 5,
+    ]
+)
 OUTPUT = st.lists(PIECES, max_size=30).map(b"".join)
 SECRETS = st.lists(st.sampled_from([SECRET, MULTILINE, b"abababab", b"bababa", b"short"]), max_size=4)
 
@@ -51,10 +84,20 @@ def test_a_safe_cut_changes_nothing(data: bytes, more: bytes, secrets: list[byte
     assert mask(data[:cut], secrets) + mask(data[cut:] + more, secrets) == mask(data + more, secrets)
 
 
-@given(st.integers(HARD_CUT - 40, HARD_CUT + 5_000), st.integers(0, 30), OUTPUT, st.lists(st.integers(0, 200_000), max_size=6), SECRETS)
+@given(
+    st.integers(HARD_CUT - 40, HARD_CUT + 5_000),
+    st.integers(0, 30),
+    OUTPUT,
+    st.lists(st.integers(0, 200_000), max_size=6),
+    SECRETS,
+)
 @settings(max_examples=25, deadline=None)
-def test_lines_longer_than_a_hard_cut(size: int, spaces: int, tail: bytes, cuts: list[int], secrets: list[bytes]) -> None:
-    data = b"x" * (size - spaces) + b" " * spaces + b" Bearer " + b"y" * 100 + SECRET + b" " + tail + b"z" * 70_000 + tail
+def test_lines_longer_than_a_hard_cut(
+    size: int, spaces: int, tail: bytes, cuts: list[int], secrets: list[bytes]
+) -> None:
+    data = (
+        b"x" * (size - spaces) + b" " * spaces + b" Bearer " + b"y" * 100 + SECRET + b" " + tail + b"z" * 70_000 + tail
+    )
     whole = mask(data, secrets)
     assert in_chunks(data, cuts, secrets) == whole
     cut = safe_cut(data, secrets)
@@ -69,11 +112,20 @@ def test_no_known_secret_is_left(noise: bytes) -> None:
     assert SECRET not in mask(noise + SECRET + noise, [SECRET])
 
 
-@pytest.mark.parametrize("written", [
-    SECRET, shlex.quote(SECRET.decode()).encode(), quote(SECRET.decode(), safe="").encode(), json.dumps(SECRET.decode()).encode(),
-    base64.b64encode(SECRET), base64.b64encode(b"x" + SECRET + b"tail"), base64.b64encode(b"xy" + SECRET), base64.b64encode(b"user:" + SECRET),
-    SECRET.hex().encode(),
-])
+@pytest.mark.parametrize(
+    "written",
+    [
+        SECRET,
+        shlex.quote(SECRET.decode()).encode(),
+        quote(SECRET.decode(), safe="").encode(),
+        json.dumps(SECRET.decode()).encode(),
+        base64.b64encode(SECRET),
+        base64.b64encode(b"x" + SECRET + b"tail"),
+        base64.b64encode(b"xy" + SECRET),
+        base64.b64encode(b"user:" + SECRET),
+        SECRET.hex().encode(),
+    ],
+)
 def test_known_secrets_in_every_dress(written: bytes) -> None:
     masked = mask(b"before " + written + b" after", [SECRET])
     assert MASK in masked
@@ -81,32 +133,55 @@ def test_known_secrets_in_every_dress(written: bytes) -> None:
     assert SECRET[:8] not in masked and written.strip(b"'\"") not in masked
 
 
-@pytest.mark.parametrize(("line", "kept", "gone"), [
-    (b"token is hf_AbCdEfGhIjKlMnOpQrStUv ok", b"ok", b"hf_AbCd"),
-    (b"using sk-proj-1234567890abcdefghij", b"using", b"sk-proj"),
-    (b"Authorization: Bearer eyJhbGciOi.abc", b"Authorization", b"eyJ"),
-    (b"authorization: bearer " + b"q" * 9000 + b" end", b"end", b"qqq"),
-    (b"http://op:pa55@10.0.0.1/x", b"10.0.0.1", b"pa55"),
-    (b"vllm serve m --api-key token-abc123 --port 8000", b"--port 8000", b"token-abc123"),
-    (b"vllm serve m --api-key=token-abc123 --port 8000", b"--port 8000", b"token-abc123"),
-    (b"non-default args: {'host': 'h', 'api_key': ['token-abc123'], 'port': 8000}", b"'port': 8000", b"token-abc123"),
-    (b"Namespace(api_key='k1', port=1)", b"port=1", b"'k1'"),
-    (b'{"api_key": "k1", "port": 1}', b'"port": 1', b"k1"),
-    (b"['serve', '--api-key', 'zzz', '--port', '1']", b"'--port'", b"zzz"),
-    (b"export HF_TOKEN=abc PATH=/bin", b"PATH=/bin", b"=abc"),
-    (b"MYSQL_PASSWORD=abc", b"PASSWORD", b"=abc"),
-])
+@pytest.mark.parametrize(
+    ("line", "kept", "gone"),
+    [
+        (b"token is hf_AbCdEfGhIjKlMnOpQrStUv ok", b"ok", b"hf_AbCd"),
+        (b"using sk-proj-1234567890abcdefghij", b"using", b"sk-proj"),
+        (b"Authorization: Bearer eyJhbGciOi.abc", b"Authorization", b"eyJ"),
+        (b"authorization: bearer " + b"q" * 9000 + b" end", b"end", b"qqq"),
+        (b"http://op:pa55@10.0.0.1/x", b"10.0.0.1", b"pa55"),
+        (b"vllm serve m --api-key token-abc123 --port 8000", b"--port 8000", b"token-abc123"),
+        (b"vllm serve m --api-key=token-abc123 --port 8000", b"--port 8000", b"token-abc123"),
+        (
+            b"non-default args: {'host': 'h', 'api_key': ['token-abc123'], 'port': 8000}",
+            b"'port': 8000",
+            b"token-abc123",
+        ),
+        (b"Namespace(api_key='k1', port=1)", b"port=1", b"'k1'"),
+        (b'{"api_key": "k1", "port": 1}', b'"port": 1', b"k1"),
+        (b"['serve', '--api-key', 'zzz', '--port', '1']", b"'--port'", b"zzz"),
+        (b"export HF_TOKEN=abc PATH=/bin", b"PATH=/bin", b"=abc"),
+        (b"MYSQL_PASSWORD=abc", b"PASSWORD", b"=abc"),
+        (b"NGC_TOKEN=abc", b"NGC", b"=abc"),
+    ],
+)
 def test_what_looks_like_a_secret(line: bytes, kept: bytes, gone: bytes) -> None:
     masked = mask(line)
     assert kept in masked and gone not in masked and MASK in masked
 
 
-@pytest.mark.parametrize("line", [
-    b"Please set a HF_TOKEN to enable higher rate limits", b"HF_HUB_ENABLE_HF_TRANSFER=1 but hf_transfer is missing", b"--max-tokens 50",
-    b"--tokenizer /models/m", b"GPU KV cache size: 1,470,588 tokens", b"max_total_num_tokens=314304", b"api_key=None", b"'api_key': None,",
-    b"docker run -e HF_TOKEN=$HF_TOKEN x", b"tokens: 12", b"distributed_init_method=tcp://10.100.184.1:29501 backend=nccl", b"op@192.0.2.1: x",
-    b"sk-1", b"the bearer of it", b"risk-assessment-is-a-long-word-here",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Please set a HF_TOKEN to enable higher rate limits",
+        b"HF_HUB_ENABLE_HF_TRANSFER=1 but hf_transfer is missing",
+        b"--max-tokens 50",
+        b"--tokenizer /models/m",
+        b"GPU KV cache size: 1,470,588 tokens",
+        b"max_total_num_tokens=314304",
+        b"api_key=None",
+        b"'api_key': None,",
+        b"docker run -e HF_TOKEN=$HF_TOKEN x",
+        b"tokens: 12",
+        b"eos_token='<|im_end|>', pad_token=None",
+        b"distributed_init_method=tcp://10.100.184.1:29501 backend=nccl",
+        b"op@192.0.2.1: x",
+        b"sk-1",
+        b"the bearer of it",
+        b"risk-assessment-is-a-long-word-here",
+    ],
+)
 def test_ordinary_lines_stay(line: bytes) -> None:
     assert mask(line) == line
 
@@ -131,7 +206,16 @@ def test_time_is_linear() -> None:
         mask(data, [SECRET, b"aaaaaaaaaaaa"])
         return time.process_time() - started
 
-    for piece in (b"api_key='x ", b"a", b"hf_", b"-----BEGIN PRIVATE KEY-----", b"http://", b"line of ordinary output\n", b"--token ", b"\r"):
+    for piece in (
+        b"api_key='x ",
+        b"a",
+        b"hf_",
+        b"-----BEGIN PRIVATE KEY-----",
+        b"http://",
+        b"line of ordinary output\n",
+        b"--token ",
+        b"\r",
+    ):
         small, large = seconds(piece * (200_000 // len(piece))), seconds(piece * (1_600_000 // len(piece)))
         assert large < 8 * 6 * max(small, 0.02), piece
 
