@@ -100,9 +100,9 @@ class NodeJobs:
     def cancel(self, job_id: str, *, grace_s: float = 10.0) -> JobLook:
         """End the job's whole tree: TERM, after `grace_s` seconds KILL, and look again by start time. Idempotent.
 
-        Found are the job's session, all descendants, and every process that carries SPARKWEB_JOB=<id>, so a child that
-        made itself a session of its own is ended too. A job that was never started never will be: it reads as exited,
-        143. Raises JobNotEnded naming the processes that survived, RemoteError.
+        Found are the job's session, all descendants, and every process that carries the mark of its keeper, so a
+        child that made itself a session of its own is ended too. A job that was never started never will be: it reads
+        as exited, 143. Raises JobNotEnded naming the processes that survived, RemoteError.
         """
         _check_id(job_id)
         nonce = token_hex(8)

@@ -26,6 +26,7 @@ size_of() { size=$(wc -c < "$1" 2>/dev/null) || size=0; size=$((${size:-0})); }
 
 # end_tree TENTHS: TERM the tree of $id, KILL what is left after TENTHS/10 seconds; `tree` then holds who survived.
 # Members are kept as "pid:start" over all rounds: a process whose parent died can't be found by its parent any more.
+# The mark names the keeper's process and not only the job: two homes of one user may hold jobs of the same id.
 TREE = r"""
 find_tree() {
   procs=
@@ -34,13 +35,15 @@ find_tree() {
     if stat_of "$pid" && [ "$state" != Z ] && [ "$state" != X ]; then procs="$procs $pid:$ppid:$session:$start"; fi
   done
   marked=' '
-  for file in $(grep -alsF -- "SPARKWEB_JOB=$id" /proc/[0-9]*/environ 2>/dev/null); do
-    if tr '\0' '\n' < "$file" 2>/dev/null | grep -qxF -- "SPARKWEB_JOB=$id"; then
+  same_boot && here=yes || here=no
+  mark=SPARKWEB_KEEPER=$keeper.$keeperstart.$id
+  for file in $(grep -alsF -- "$mark" /proc/[0-9]*/environ 2>/dev/null); do
+    if tr '\0' '\n' < "$file" 2>/dev/null | grep -qxF -- "$mark"; then
       file=${file#/proc/}; marked="$marked${file%/environ} "
     fi
   done
   root=- rootstart=-
-  if [ -e "$dir/child" ] && [ ! -e "$dir/rc" ] && same_boot; then
+  if [ -e "$dir/child" ] && [ ! -e "$dir/rc" ] && [ $here = yes ]; then
     { read -r root rootstart < "$dir/child"; } 2>/dev/null
     # Its number may have been given to somebody else since.
     if stat_of "$root" && [ "$start" != "$rootstart" ]; then root=-; fi
@@ -188,8 +191,8 @@ begin() {  # in the child: its environment, then its own session
   . "./env.$nonce"
   rm -f env.*
   : "${PYTHONUNBUFFERED=1}" "${TQDM_MININTERVAL=1}" "${COLUMNS=120}"
-  SPARKWEB_JOB=$id
-  export PYTHONUNBUFFERED TQDM_MININTERVAL COLUMNS SPARKWEB_JOB
+  SPARKWEB_JOB=$id SPARKWEB_KEEPER=$me.$mystart.$id
+  export PYTHONUNBUFFERED TQDM_MININTERVAL COLUMNS SPARKWEB_JOB SPARKWEB_KEEPER
   script=$PWD/script
   umask "$mask"
   cd "$HOME" || cd /

@@ -42,8 +42,8 @@ def folder(server: Sshd, job_id: str) -> Path:
     return server.home / ".local/state/sparkweb/jobs" / job_id
 
 
-def carrying(text: str) -> list[int]:
-    """Processes whose environment or command line holds the text (this test's home is in all of its jobs')."""
+def carrying(*texts: str) -> list[int]:
+    """Processes whose environment or command line holds all texts (this test's home is in all of its jobs')."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -51,7 +51,7 @@ def carrying(text: str) -> list[int]:
                 words = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if text.encode() in words:
+            if all(text.encode() in words for text in texts):
                 found.append(int(entry.name))
     return found
 
@@ -168,7 +168,7 @@ def test_the_longest_time_is_kept_on_the_node(server: Sshd, node: ParamikoTransp
     with connect(server.endpoint()) as again:
         look = ended(NodeJobs(again), "slow")
     assert (look.state, look.exit_code, look.data) == ("exited", 124, b"on\n")
-    until(lambda: not carrying("SPARKWEB_JOB=slow"))
+    until(lambda: not carrying(str(server.home), "SPARKWEB_JOB=slow"))
 
 
 def test_bad_names_are_refused_before_anything_is_asked(node: ParamikoTransport) -> None:
@@ -301,21 +301,22 @@ exit 11
     assert hashlib.sha256(seen).digest() == hashlib.sha256((server.home / "copy").read_bytes()).digest()
 
 
-def test_what_a_job_leaves_running_does_not_keep_it_open(node: ParamikoTransport) -> None:
+def test_what_a_job_leaves_running_does_not_keep_it_open(server: Sshd, node: ParamikoTransport) -> None:
     jobs = NodeJobs(node)
     jobs.start("leaves", "sleep 60 & echo done; exit 2")
     look = ended(jobs, "leaves")
     assert (look.exit_code, look.data) == (2, b"done\n")
     jobs.cancel("leaves", grace_s=1)
-    assert not carrying("SPARKWEB_JOB=leaves")
+    assert not carrying(str(server.home), "SPARKWEB_JOB=leaves")
 
 
 # -- ending ------------------------------------------------------------------------------------------------------------
 
+MARK = f"3{os.getpid()}"  # seconds; tells this test's process from those of its neighbours
 TREE = """
 sh -c 'trap "" TERM; echo stubborn; while :; do sleep 0.2; done' &
 setsid sh -c 'echo away; exec sleep 300' &
-env -i setsid sleep 301 &
+env -i setsid sleep MARK &
 sleep 302 &
 echo up
 wait
@@ -324,16 +325,25 @@ wait
 
 def test_cancel_ends_the_whole_tree_and_keeps_the_log(server: Sshd, node: ParamikoTransport) -> None:
     jobs = NodeJobs(node)
-    jobs.start("tree", TREE)
+    jobs.start("tree", TREE.replace("MARK", MARK))
     until(lambda: jobs.look([("tree", 0)])[0].data.count(b"\n") == 3)
     look = jobs.cancel("tree", grace_s=1)
     assert (look.state, look.exit_code) == ("exited", 143)
-    assert not carrying("SPARKWEB_JOB=tree")
-    sleeping = [pid for pid in carrying("sleep\x00301")]
-    assert not sleeping
+    assert not carrying(str(server.home), "SPARKWEB_JOB=tree")
+    assert not carrying(f"sleep\x00{MARK}")
     until(lambda: not carrying(str(folder(server, "tree"))))
     assert jobs.cancel("tree").state == "exited"
     assert sorted(jobs.look([("tree", 0)])[0].data.split()) == [b"away", b"stubborn", b"up"]
+
+
+def test_cancel_leaves_a_namesake_in_another_home_alone(openssh: OpenSsh, node: ParamikoTransport) -> None:
+    with connect(openssh.start("other", kinds=("ed25519",)).endpoint()) as other:
+        jobs, others = NodeJobs(node), NodeJobs(other)
+        jobs.start("same", "sleep 300")
+        others.start("same", "sleep 300")
+        assert jobs.cancel("same", grace_s=1).state == "exited"
+        assert others.look([("same", 0)])[0].state == "running"
+        assert others.cancel("same", grace_s=1).state == "exited"
 
 
 def test_cancel_touches_nothing_else(node: ParamikoTransport) -> None:
@@ -377,9 +387,9 @@ def test_a_killed_keeper_is_lost_and_its_tree_can_still_be_ended(server: Sshd, n
     until(lambda: jobs.look([("killed", 0)])[0].state != "running")
     look = jobs.look([("killed", 0)])[0]
     assert (look.state, look.reason, look.data, look.exit_code) == ("lost", "killed", b"up\n", None)
-    assert carrying("SPARKWEB_JOB=killed")
+    assert carrying(str(server.home), "SPARKWEB_JOB=killed")
     assert jobs.cancel("killed", grace_s=1).state == "lost"
-    assert not carrying("SPARKWEB_JOB=killed")
+    assert not carrying(str(server.home), "SPARKWEB_JOB=killed")
 
 
 def test_a_reboot_is_told_by_the_boot_id(tmp_path: Path, node: ParamikoTransport) -> None:

@@ -74,7 +74,7 @@ def test_the_life_of_a_job(tmp_path: Path, kind: str) -> None:
             break
         time.sleep(0.1)
     assert (looks[0].state, looks[0].exit_code, looks[0].data.decode()) == ("exited", 6, secret + text)
-    assert (looks[1].state, looks[1].data) == ("running", b"p\n")
+    assert (looks[1].state, looks[1].data, looks[1].exit_code) == ("running", b"p\n", None)
     assert (looks[2].state, looks[2].exit_code) == ("exited", 124)
     assert looks[3].state == "missing"
     cancelled = jobs.cancel("tree", grace_s=0.5)
