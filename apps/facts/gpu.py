@@ -288,7 +288,7 @@ _OWNER_UNIT = re.compile(r"/([^/\s]+\.service)(?:/|\s|$)")
 
 
 def from_processes(evidence: Evidence) -> tuple[GpuProcess, ...] | None:
-    """`--query-compute-apps=pid,process_name,used_memory,gpu_uuid` rows and `@owner PID CGROUP` lines.
+    """`--query-compute-apps=pid,process_name,used_memory,gpu_uuid` rows and `@owner PID CGROUP` lines (of /proc, else by `docker top`).
 
     `container` holds the 64 digit id here; `named` replaces it by the container's name.
     """
@@ -317,32 +317,6 @@ def _owned(process: GpuProcess, path: str) -> GpuProcess:
         process,
         container=container.group(1) if container else None,
         unit=unit.group(1) if unit and not container else None,
-    )
-
-
-def parents(text: str) -> dict[int, int]:
-    """`@parent PID PPID` lines, printed where a process' cgroup could not be read."""
-    rows = (line.split() for line in text.splitlines() if line.startswith("@parent "))
-    return {
-        int(row[1]): int(row[2]) for row in rows if len(row) == 3 and (row[1] + row[2]).isdecimal() and len(row[1]) < 12
-    }
-
-
-def adopted(gpus: Gpus, parent: dict[int, int], containers: dict[int, str]) -> Gpus:
-    """Processes whose owner is unknown get the container whose first process is among their ancestors (`containers`: pid -> id)."""
-
-    def owner(pid: int) -> str | None:
-        for _ in range(64):
-            if pid in containers:
-                return containers[pid]
-            pid = parent.get(pid, 0)
-        return None
-
-    return replace(
-        gpus,
-        processes=tuple(
-            each if each.container or each.unit else replace(each, container=owner(each.pid)) for each in gpus.processes
-        ),
     )
 
 
@@ -520,16 +494,20 @@ class GpuProcessesFact(Fact):
     """Compute processes with the cgroup that owns them."""
 
     name = "gpu-processes"
-    reads = "nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv,noheader,nounits; /proc/PID/cgroup"
+    reads = "nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv,noheader,nounits; /proc/PID/cgroup, docker top"
     timeout_s = 20
     script = r"""
 out=$(nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv,noheader,nounits); code=$?
 printf '%s\n' "$out"
 hidden=
 for pid in $(printf '%s\n' "$out" | sed -n 's/^ *\([0-9][0-9]*\),.*/\1/p' | sort -u); do
-  sed "s|^|@owner $pid |" "/proc/$pid/cgroup" 2>/dev/null || hidden=1
+  owner=$(cat "/proc/$pid/cgroup" 2>/dev/null)
+  [ -z "$owner" ] || printf '%s\n' "$owner" | sed "s|^|@owner $pid |"
+  case $owner in *docker*|*libpod*|*.service*) ;; *) hidden=1 ;; esac
 done
-[ -z "$hidden" ] || ps -eo pid=,ppid= 2>/dev/null | sed 's/^ */@parent /'
+[ -z "$hidden" ] || for id in $(docker ps -q --no-trunc 2>/dev/null | head -n 32); do
+  docker top "$id" 2>/dev/null | awk -v id="$id" 'NR > 1 && $2 ~ /^[0-9]+$/ { print "@owner " $2 " 0::/docker/" id }'
+done
 exit $code
 """
 

@@ -253,7 +253,6 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
     """The sheet of one probe (or of a cheaper one: what was not asked is None). Never raises."""
     values = _Values(sections)
     gpus = _safely(lambda: _gpus(values))
-    gpus = _safely(lambda: _adopted(values, gpus)) or gpus
     containers = _safely(lambda: _containers(values, gpus))
     gpus = _safely(lambda: _with_names(gpus, containers)) or gpus
     images = _safely(lambda: _images(values))
@@ -297,12 +296,6 @@ def _containers(values: _Values, gpus: Any) -> Any:
     return docker.joined(
         listed or (), inspected or (), gpus.processes if gpus else (), values.of(docker.ContainerMemoryFact)
     )
-
-
-def _adopted(values: _Values, gpus: Any) -> Any:
-    parents = gpu.parents(values.text(gpu.GpuProcessesFact))
-    firsts = {each.pid: each.id for each in values.of(docker.ContainerDetailsFact) or () if each.pid and each.id}
-    return gpu.adopted(gpus, parents, firsts) if gpus and parents else gpus
 
 
 def _with_names(gpus: Any, containers: Any) -> Any:

@@ -393,19 +393,13 @@ def test_a_sheet_of_an_older_version_is_read() -> None:
         Sheet.from_json(body | {"disks": "x"})
 
 
-def test_a_gpu_process_whose_cgroup_is_hidden_is_found_through_its_parents() -> None:
+def test_a_gpu_process_whose_cgroup_is_hidden_is_found_by_docker_top() -> None:
     identity = "c" * 64
     sections = {
         "gpu-query": Evidence("index, name\n0, NVIDIA GB10\n", "", 0),
-        "gpu-processes": Evidence(
-            "48, VLLM::EngineCore, 68608, GPU-1\n9, python, 5, GPU-1\n@parent 48 47\n@parent 47 44\n@parent 44 1\n@parent 9 1\n@parent 1 0\n",
-            "",
-            0,
-        ),
-        "container-details": Evidence(
-            json.dumps([{"Id": identity, "Name": "/vllm_node", "State": {"Status": "running", "Pid": 44}}]), "", 0
-        ),
-    }
+        "gpu-processes": Evidence(f"48, VLLM::EngineCore, 68608, GPU-1\n9, python, 5, GPU-1\n@owner 48 0::/\n@owner 44 0::/docker/{identity}\n@owner 48 0::/docker/{identity}\n", "", 0),
+        "container-details": Evidence(json.dumps([{"Id": identity, "Name": "/vllm_node", "State": {"Status": "running", "Pid": 44}}]), "", 0),
+    }  # fmt: skip
     sheet = probe.sheet_from("a", 0.0, sections)
     assert sheet.gpus is not None and [each.container for each in sheet.gpus.processes] == ["vllm_node", None]
     assert sheet.containers is not None and sheet.containers[0].memory_bytes == 68608 * 1024**2
