@@ -56,6 +56,8 @@ def estimate(
     load stands;
     phase_elapsed_s: seconds spent in that phase so far, used where shards tell nothing.
     """
+    if phase == "loaded":  # what one rank says of itself, while the others may still load
+        phase = "loading"
     paces = {
         rank: pace
         for rank, history in observations.items()

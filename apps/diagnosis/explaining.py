@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -420,12 +420,19 @@ def as_json(reading: Reading) -> dict[str, Any]:
     }
 
 
-def explain(data: bytes) -> list[Reading]:
+def explain_all(data: bytes | Iterable[bytes]) -> list[Reading]:
     """The Readings of everything in `data`, in order; never empty, never raises for any bytes."""
     explainer = Explainer()
-    explainer.feed(data)
+    for chunk in (data,) if isinstance(data, bytes) else data:
+        explainer.feed(chunk)
     explainer.close()
     return explainer.readings()
+
+
+def explain(data: bytes | Iterable[bytes]) -> Reading:
+    """The Reading of one output; of several inputs, the first that failed, else the first."""
+    found = explain_all(data)
+    return next((reading for reading in found if reading.failure is not None), found[0])
 
 
 def main(argv: Sequence[str], stdin: BinaryIO, stdout: TextIO) -> int:

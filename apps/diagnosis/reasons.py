@@ -797,6 +797,56 @@ _PEOPLE = _group(
     ),
 )
 
+_REQUEST = _group(
+    "request",
+    NEVER,
+    (
+        "bad_input",
+        "Not a valid value",
+        "A value that was given cannot be used.",
+        "Correct the field that is named.",
+        "",
+    ),
+    ("malformed_json", "Not JSON", "The body of the request is not valid JSON.", "Send a JSON object.", ""),
+    (
+        "unsupported_media_type",
+        "Wrong content type",
+        "The body of the request is of a type that is not read here.",
+        "Send JSON with Content-Type: application/json.",
+        "",
+    ),
+    (
+        "not_found",
+        "Not there",
+        "There is nothing of that name or number, or you may not see it.",
+        "Check the address.",
+        "",
+    ),
+    ("in_use", "Still in use", "Something else still needs it.", "Remove what uses it first; the answer names it.", ""),
+    (
+        "consent_needed",
+        "Consent missing",
+        "Something is in the way, and nobody has allowed it to be stopped.",
+        "Tick what may be stopped in the plan, and confirm again.",
+        "",
+    ),
+    (
+        "secret_missing",
+        "Secret not stored",
+        "A secret that this needs by name is not stored.",
+        "Store it under the name that is given.",
+        "",
+    ),
+    (
+        "forbidden",
+        "Not allowed",
+        "Your role does not allow this.",
+        "Ask somebody whose role does; the answer names it.",
+        "",
+    ),
+    ("not_signed_in", "Not signed in", "This needs somebody who is signed in.", "Sign in, or send a token.", ""),
+)
+
 _OURS = [
     *_group(
         "us",
@@ -846,6 +896,7 @@ REASONS: dict[str, Reason] = {
         *_API,
         *_RUNTIME,
         *_PEOPLE,
+        *_REQUEST,
         *_OURS,
     )
 }

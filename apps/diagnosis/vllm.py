@@ -355,7 +355,7 @@ RULES: tuple[Rule, ...] = (
     _rule("profiling", r"Memory profiling (?:takes|results)", _phase("profiling", "profiled", 0.8), 3),
     _rule("kv_cache_size", r"kv_cache_size=(?P<kv_gib>[\d.]+)GiB", _facts, 1),
     _rule("available", r"Available KV cache memory: (?P<kv_gib>[\d.]+) GiB", _phase("profiling", "kv_memory", 0.9), 4),
-    _rule("cache", r"GPU KV cache size: (?P<tokens>[\d,]+) tokens", _kv_tokens, 4),
+    _rule("cache", r"(?:GPU|CPU) KV cache size: (?P<tokens>[\d,]+) tokens", _kv_tokens, 4),
     _rule("blocks", r"# (?:GPU|CUDA|cuda|CPU) blocks: (?P<gpu>\d+), # CPU blocks: (?P<cpu>\d+)", _kv_blocks, 4),
     _rule(
         "concurrency",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.diagnosis import explaining, sglang, vllm
-from apps.diagnosis.explaining import BOOK, Explainer, as_json, explain, main
+from apps.diagnosis.explaining import BOOK, Explainer, as_json, explain, explain_all, main
 from apps.diagnosis.lines import Splitter, bars, origin_of
 from apps.diagnosis.reading import Reading
 
@@ -132,7 +132,7 @@ def test_line_ends_and_colours_do_not_matter(name: str, change: str) -> None:
         if change == "crlf"
         else re.sub(rb"(?m)^(?=[(I\[])", b"\x1b[0;36m\x1b[1m", log).replace(b"\n", b"\x1b[0m\n")
     )
-    before, after = explain(log)[0], explain(changed)[0]
+    before, after = explain_all(log)[0], explain_all(changed)[0]
     assert after.facts == before.facts and after.progress == before.progress
     assert [(entry.name, entry.values) for entry in after.milestones] == [
         (entry.name, entry.values) for entry in before.milestones
@@ -262,8 +262,14 @@ def test_inputs_between_separators() -> None:
     )
 
 
+def test_explain_gives_one_reading() -> None:
+    failure = explain([b"fine\n---8<---\nsudo: a pass", b"word is required\n"]).failure
+    assert failure is not None and failure.reason == "sudo_denied"
+    assert explain(b"").kind == "unknown"
+
+
 def test_a_separator_inside_a_line_separates_nothing() -> None:
-    assert len(explain(b"x ---8<--- y\n")) == 1
+    assert len(explain_all(b"x ---8<--- y\n")) == 1
 
 
 def test_an_unreadable_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +318,7 @@ def test_sglang_shards_and_ranks() -> None:
     ],
 )
 def test_llamacpp(log: bytes, ready: bool, facts: dict[str, object]) -> None:
-    reading = explain(log)[0]
+    reading = explain_all(log)[0]
     assert reading.kind == "llamacpp" and reading.ready is ready
     assert facts.items() <= reading.facts.items()
     assert ready or (reading.failure is not None and reading.failure.reason == "unsupported_model")
