@@ -87,6 +87,8 @@ class Load:
 
     def enter(self, phase: str, share: float = 0.0) -> None:
         """This phase has begun (a phase that lies behind is not entered again); `share` of it, 0..1, is done."""
+        if self.overall >= 1.0:
+            return  # ready: nothing lies ahead
         if PHASES.index(phase) > PHASES.index(self.phase):
             self.phase = phase
         if phase == "loading" and self.ranks:

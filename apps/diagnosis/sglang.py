@@ -112,6 +112,8 @@ def _limits(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _bar(story: Story, match: re.Match[str], line: Line) -> None:
+    if story.ready:
+        return  # bars after that are no part of the load
     for bar in line.bars:
         if bar.label.startswith("Capturing batches"):
             story.votes["sglang"] += 2

@@ -137,6 +137,8 @@ def _world(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _bar(story: Story, match: re.Match[str], line: Line) -> None:
+    if story.ready:
+        return  # bars after that are no part of the load
     for bar in line.bars:
         label = bar.label
         if "shards" in label or (label.startswith("Loading") and "loader" in label) or "Model Streamer" in label:
