@@ -528,7 +528,9 @@ class Engine:
                 rank.prefix = self.core
         await self.pause(8)
         for rank in self.ranks:
-            free, total = rank.node.engine_free_gib, rank.node.total_gib
+            kept = "lab.unit" in self.container.labels  # the old stack has always come up by itself, page cache or not
+            free = rank.node.available_gib if kept else rank.node.engine_free_gib
+            total = rank.node.total_gib
             if not self.ready_at_once and free < total * self.utilization:
                 await self.trace(
                     rank,
@@ -783,10 +785,12 @@ class Engine:
         if "--kv-cache-memory-bytes" in self.options and str(self.options["--kv-cache-memory-bytes"]).isdigit():
             return int(self.options["--kv-cache-memory-bytes"]) / (1 << 30)
         weights = self.bytes / (1 << 30) / max(1, len(self.ranks)) * 1.012
-        return float(self.node.total_gib) * self.utilization - weights - 5.4
+        return float(self.node.total_gib) * self.utilization - weights - (5.4 if weights > 20 else 1.5)
 
     def token_bytes(self) -> float:
         inner = self.config.get("text_config", self.config)
+        if "kv_lora_rank" in inner:  # a latent, the same on every rank
+            return 2.0 * int(inner["num_hidden_layers"]) * (int(inner["kv_lora_rank"]) + int(inner["qk_rope_head_dim"]))
         layers = [kind for kind in inner.get("layer_types", []) if kind == "full_attention"] or [""] * int(
             inner.get("num_hidden_layers", 32)
         )

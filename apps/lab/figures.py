@@ -294,7 +294,7 @@ def write_files(node: Node, shards: int) -> None:
     write_model(models, scene.MODEL, shards, scene.MODEL_BYTES, dict(scene.MODEL_CONFIG))
     cache = node.root / "home/aurora/.cache/huggingface/hub"
     if node.name == scene.HEAD:
-        write_model(models, "GLM-4.7-Flash", 48, 62_500_000_000, dict(scene.GLM_CONFIG))
+        write_model(models, "GLM-4.7-Flash", 24, 31_400_000_000, dict(scene.GLM_CONFIG))
         write_model(models, "Qwen3-Embedding-4B", 2, 8_040_000_000, dict(scene.SMALL_CONFIG))
         write_model(models, "Qwen3-Reranker-4B", 2, 8_040_000_000, dict(scene.SMALL_CONFIG))
         snapshot = cache / "models--Qwen--Qwen3-Embedding-4B/snapshots/5cf2132abc99cad020ac570b19d031efec650f2b"

@@ -301,7 +301,10 @@ async def take_down(node: Node, container: Container) -> None:
     container.tasks.clear()
     ray.leave(node, container)
     for process in [process for process in node.processes.values() if process.container == container.name]:
+        noticed = process.on_death if process.pid != container.pid else None
         end_process(node, process)
+        if noticed is not None:  # a rank of an engine on another node: that engine notices
+            noticed()
     for port in [
         port for port, listener in node.listeners.items() if getattr(listener, "container", None) == container.id
     ]:

@@ -178,7 +178,7 @@ def cards(number: int, management: str, host: int, *, port_one_disabled: bool) -
 
 DOCKER_RUN = (
     "/usr/bin/docker run --rm --name {0} --gpus all --network host --ipc host -v /models:/models vllm-node "
-    "vllm serve /models/{1} --served-model-name {1} --host 0.0.0.0 --port {2} --gpu-memory-utilization {3} --runner pooling"
+    "vllm serve /models/{1} --served-model-name {1} --host 0.0.0.0 --port {2} --gpu-memory-utilization {3} --max-model-len 8192 --runner pooling"
 )
 GLM = (
     UnitSeed(
@@ -243,6 +243,8 @@ GLM = (
             "8001",
             "--gpu-memory-utilization",
             "0.12",
+            "--max-model-len",
+            "8192",
             "--runner",
             "pooling",
         ),
@@ -268,6 +270,8 @@ GLM = (
             "8002",
             "--gpu-memory-utilization",
             "0.11",
+            "--max-model-len",
+            "8192",
             "--runner",
             "pooling",
         ),

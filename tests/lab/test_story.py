@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (commands stay on one line)
 """The old stack, the launch, the reboot."""
 
 from __future__ import annotations
@@ -198,6 +199,7 @@ def test_reboot_brings_the_old_stack_back_and_forgets_the_rest(visit: Visit) -> 
     }
     assert visit.run("systemctl is-active vllm-proxy").stdout == "inactive\n"
     until(lambda: used(visit) > 100)
+    assert visit.out("systemctl show -p NRestarts --value vllm-cluster vllm-embeddings").split() == ["0", "0"]
     assert visit.run("uptime").stdout.startswith(" ")
 
 
@@ -224,3 +226,20 @@ def test_following_a_containers_log(visit: Visit) -> None:
         "docker logs -f talk; docker wait talk; docker inspect -f '{{.State.ExitCode}}' talk; docker logs --tail 1 talk"
     )
     assert done.stdout == "".join(f"line {n}\n" for n in range(1, 6)) + "3\n3\nline 5\n"
+
+
+def test_the_engine_notices_that_a_rank_is_gone(visit: Visit) -> None:
+    visit.lab.set(shard_s=2)
+    try:
+        cluster(visit)
+        serve(visit)
+        until(lambda: ready(visit))
+        visit.out("docker rm -f vllm-qwen35-r1", SECOND)
+        assert until(lambda: visit.run("cat ~/rc").stdout) == "1\n"
+        assert "ActorDiedError" in log(visit) and "ip: 192.168.200.13" in log(visit)
+        with pytest.raises(asyncssh.ChannelOpenError):
+            ask(visit, "GET", "/health")
+        until(lambda: " 0.0/1.0 GPU\n" in visit.out("docker exec vllm-qwen35-r0 ray status"))
+        assert visit.out("docker inspect -f '{{.State.Status}}' vllm-qwen35-r0") == "running\n"
+    finally:
+        visit.lab.set(shard_s=18)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (commands stay on one line)
 """OpenSSH's own client as the visitor of pretend Sparks."""
 
 from __future__ import annotations
