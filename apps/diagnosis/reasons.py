@@ -189,7 +189,7 @@ _HOST = _group(
     (
         "no_driver",
         "No NVIDIA driver",
-        "nvidia-smi is missing or finds no driver on this node.",
+        "The command nvidia-smi is missing or finds no driver.",
         "Install the NVIDIA driver, or start the container with --gpus all.",
         "driver_missing no_gpu driver_not_loaded",
     ),
@@ -876,7 +876,7 @@ _OURS = [
         (
             "internal",
             "Our own bug",
-            "sparkweb itself failed; the node did nothing wrong.",
+            "This is a mistake of sparkweb itself; the node did nothing wrong.",
             "Report it with the number of the run.",
             "",
         ),

@@ -11,7 +11,7 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -201,6 +201,7 @@ class LogReader:
         self._story = Story()
         self._number = 0
         self._closed = False
+        self._owner = NOBODY  # of the line that a bar redraws: its prefix was printed once, before the first \\r
         self._memo: dict[
             bytes, Prepared | None
         ] = {}  # logs repeat themselves; the same line need not be searched twice
@@ -221,7 +222,7 @@ class LogReader:
             prepared = prepare(self._book, tail)
             if prepared is not None and prepared.bars:
                 story = copy.deepcopy(story)
-                _take_line(self._book, story, prepared, self._number + 1)
+                _take_line(self._book, story, self._owned(prepared), self._number + 1)
         return tell(story, self._kind)
 
     def _take(self, lines: Sequence[bytes]) -> None:
@@ -238,10 +239,26 @@ class LogReader:
                         memo.clear()
                     memo[raw] = prepared
             if prepared is not None:
-                _take_line(book, story, prepared, number)
+                _take_line(book, story, self._owned(prepared), number)
             elif story.open_sign is not None:
                 _go_on(story, origin_of(clean(raw).decode("utf-8", "replace"))[1])
+            if prepared is None or not prepared.bars:
+                self._owner = _only_a_prefix(raw)
         self._number += len(lines)
+
+    def _owned(self, prepared: Prepared) -> Prepared:
+        """A bar without a prefix of its own belongs to whoever printed the prefix before its first \\r."""
+        if not prepared.bars or prepared.origin is not NOBODY or self._owner is NOBODY:
+            return prepared
+        return replace(prepared, origin=self._owner)
+
+
+def _only_a_prefix(raw: bytes) -> Origin:
+    """Who a line belongs to that is nothing but process prefixes; NOBODY for every other line."""
+    if not raw.startswith(b"(") or b"pid=" not in raw or not raw.rstrip().endswith(b")"):
+        return NOBODY
+    origin, rest = origin_of(clean(raw).decode("utf-8", "replace"))
+    return origin if not rest.strip() else NOBODY
 
 
 @dataclass(slots=True)
