@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from apps.api import health
+from django.urls import path
 
-urlpatterns = [*health.urlpatterns]
+from apps.api import health
+from apps.api.v1 import api
+
+urlpatterns = [*health.urlpatterns, path("api/v1/", api.urls)]

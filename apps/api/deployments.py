@@ -1,0 +1,275 @@
+"""Deployments: make one, revise it, plan, launch, relaunch, stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db.models import Max, Q, QuerySet
+from django.http import HttpRequest
+from ninja import Router, Status
+
+from apps.api import planned
+from apps.api.finding import by_id, by_reference, page
+from apps.api.schemas import (
+    LIMIT,
+    After,
+    ClearIn,
+    DeploymentIn,
+    DeploymentOut,
+    Deployments,
+    DeploymentWithSpec,
+    IdempotencyKey,
+    Limit,
+    PlanIn,
+    PlanOut,
+    RankOut,
+    RevisionIn,
+    RevisionOut,
+    Revisions,
+    SpecIn,
+    Started,
+    StartIn,
+    Word,
+)
+from apps.api.starting import replayed_for
+from apps.deployments import services
+from apps.deployments.models import Deployment, Revision
+from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.refusal import Refused
+from apps.inventory.models import Node
+from apps.people.access import actor_of, allow
+from apps.plan.spec import Clear
+from apps.recipes.models import Recipe
+from apps.recipes.services import current_version
+from apps.runs import services as runs
+from apps.runs.models import ACTIVE
+
+router = Router(tags=["deployments"])
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - the engine's setting, not ours
+
+
+def _rows() -> QuerySet[Deployment]:
+    runs_of = {"run": Max("runs__pk"), "active_run": Max("runs__pk", filter=Q(runs__state__in=ACTIVE))}
+    return (
+        Deployment.objects.filter(archived_at=None)
+        .select_related("recipe_version__recipe")
+        .prefetch_related("revisions")
+        .annotate(**runs_of)
+    )
+
+
+def _endpoint(spec: dict[str, Any]) -> str | None:
+    """Where clients reach the engine: the address it listens on, else the head's as we know it."""
+    nodes, host = spec.get("nodes") or [], str(spec.get("api_host") or "")
+    if host in _EVERYWHERE:
+        host = Node.objects.filter(name__in=nodes[:1]).values_list("address", flat=True).first() or ""
+    if not host:
+        return None
+    return f"http://{f'[{host}]' if ':' in host else host}:{spec.get('port')}/v1"
+
+
+def _fields(deployment: Deployment) -> dict[str, Any]:
+    revision = _newest(deployment)
+    spec: dict[str, Any] = revision.body
+    reason = REASONS.get((deployment.reason or "").partition(":")[0])
+    version = deployment.recipe_version
+    return {
+        "id": deployment.pk,
+        "name": deployment.name,
+        "state": deployment.state,
+        "reason": deployment.reason,
+        "phase": deployment.phase,
+        "flags": deployment.flags,
+        "evidence": deployment.evidence or None,
+        "since": deployment.since,
+        "remedy": reason.remedy if reason else None,
+        "nodes": spec.get("nodes", []),
+        "model": spec.get("served_model_name") or spec.get("model") or None,
+        "endpoint": _endpoint(spec),
+        "recipe": version.recipe.slug if version else None,
+        "recipe_version": version.number if version else None,
+        "revision": revision.number,
+        "on_rank_lost": deployment.on_rank_lost,
+        "run": getattr(deployment, "run", None),
+        "active_run": getattr(deployment, "active_run", None),
+        "served_at": deployment.served_at,
+        "created_at": deployment.created_at,
+        "created_by": deployment.created_by or None,
+    }
+
+
+def _newest(deployment: Deployment) -> Revision:
+    return max(deployment.revisions.all(), key=lambda one: one.number)
+
+
+def _whole(deployment_id: int) -> DeploymentWithSpec:
+    deployment = by_id(_rows(), deployment_id)
+    ranks = [
+        RankOut(
+            number=rank.number,
+            node=rank.node.name,
+            state=rank.state,
+            container=rank.container or None,
+            boot_id=rank.boot_id or None,
+            seen_at=rank.seen_at,
+        )
+        for rank in deployment.ranks.select_related("node")
+    ]
+    consents = [
+        {"node": one.node, "kind": one.kind, "name": one.name, "disable": one.disable, "given_by": one.given_by}
+        for one in deployment.consents.order_by("node", "kind", "name")
+    ]
+    return DeploymentWithSpec(**_fields(deployment), spec=_newest(deployment).body, ranks=ranks, consents=consents)
+
+
+def _given(spec: SpecIn | None) -> dict[str, Any]:
+    return spec.model_dump(exclude_unset=True) if spec else {}
+
+
+@contextmanager
+def _fields_under_spec() -> Iterator[None]:
+    """Services name a field of the Spec; in a body it stands below `spec`."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.field in SpecIn.model_fields:
+            refused.field = f"spec.{refused.field}"
+        raise
+
+
+@router.get("deployments", response=Deployments)
+@allow("view")
+def list_deployments(
+    request: HttpRequest, name: Word = "", state: Word = "", after: After = None, limit: Limit = LIMIT
+) -> Deployments:
+    """All deployments, the oldest first; `name` and `state` are exact."""
+    rows = _rows()
+    rows = rows.filter(name=name) if name else rows
+    rows = rows.filter(state=state) if state else rows
+    found, following = page(rows, after=after, limit=limit)
+    return Deployments(deployments=[DeploymentOut(**_fields(one)) for one in found], next=following)
+
+
+@router.post("deployments", response={201: DeploymentWithSpec})
+@allow("edit_deployments")
+def create_deployment(request: HttpRequest, body: DeploymentIn) -> Status[DeploymentWithSpec]:
+    """Make a deployment: the recipe's newest version with the fields of `spec` over it. Nothing runs yet."""
+    recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
+    recipe = None if body.recipe is None else by_reference(recipes, body.recipe, field="recipe", name="slug")
+    version = current_version(recipe) if recipe else None
+    start: dict[str, Any] = version.body if version else {"model": "", "model_path": ""}
+    with _fields_under_spec():
+        made = services.create(
+            actor_of(request),
+            name=body.name,
+            body={**start, **_given(body.spec)},
+            nodes=body.nodes,
+            recipe_version=version,
+            on_rank_lost=body.on_rank_lost,
+            reason=body.reason.strip(),
+        )
+    return Status(201, _whole(made.pk))
+
+
+@router.get("deployments/{int:deployment_id}", response=DeploymentWithSpec)
+@allow("view")
+def get_deployment(request: HttpRequest, deployment_id: int) -> DeploymentWithSpec:
+    """One deployment: `state`, `reason`, `phase`, `flags`, `evidence` and `since` are separate and never composed."""
+    return _whole(deployment_id)
+
+
+@router.get("deployments/{int:deployment_id}/revisions", response=Revisions)
+@allow("view")
+def list_revisions(request: HttpRequest, deployment_id: int, after: After = None, limit: Limit = LIMIT) -> Revisions:
+    """All revisions, the newest first."""
+    rows = by_id(Deployment.objects.filter(archived_at=None), deployment_id).revisions.all()
+    found, following = page(rows, after=after, limit=limit, newest_first=True)
+    return Revisions(revisions=[_revision(one) for one in found], next=following)
+
+
+def _revision(revision: Revision) -> RevisionOut:
+    return RevisionOut(
+        number=revision.number,
+        spec=revision.body,
+        reason=revision.reason or None,
+        created_at=revision.created_at,
+        created_by=revision.created_by or None,
+    )
+
+
+@router.post("deployments/{int:deployment_id}/revisions", response={201: RevisionOut})
+@allow("edit_deployments")
+def revise_deployment(request: HttpRequest, deployment_id: int, body: RevisionIn) -> Status[RevisionOut]:
+    """Change fields of the newest revision, with a reason. What runs keeps running; the next launch uses it."""
+    deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    if not body.reason.strip():
+        remedy = "Say in a few words what it is for."
+        raise Refused("bad_input", "A new revision needs a reason.", field="reason", remedy=remedy)
+    spec = deployment.revision.body
+    kept = {name: value for name, value in spec.items() if name not in ("name", "nodes", "on_rank_lost")}
+    nodes = spec["nodes"] if body.nodes is None else body.nodes
+    with _fields_under_spec():
+        made = services.revise(
+            actor_of(request), deployment, body={**kept, **_given(body.spec)}, nodes=nodes, reason=body.reason.strip()
+        )
+    return Status(201, _revision(made))
+
+
+# What runs
+
+
+def _clear(items: list[ClearIn]) -> tuple[Clear, ...]:
+    return runs.clear_from([item.model_dump() for item in items])
+
+
+@router.post("deployments/{int:deployment_id}/plan", response=PlanOut)
+@allow("plan")
+def plan_deployment(request: HttpRequest, deployment_id: int, body: PlanIn | None = None) -> PlanOut:
+    """What would run now, on which node, and what stands in its way. Changes nothing."""
+    deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    asked = body or PlanIn()
+    return planned.shown(runs.preview(actor_of(request), deployment, story=asked.story, clear=_clear(asked.clear)))
+
+
+def _start(request: HttpRequest, deployment_id: int, story: str, body: StartIn, key: str | None) -> Status[Started]:
+    deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    run = runs.start(
+        actor_of(request),
+        deployment,
+        story=story,
+        digest=body.digest,
+        reason=body.reason,
+        clear=_clear(body.clear),
+        idempotency_key=key or "",
+    )
+    replayed_for(run, story=story, deployment=deployment.pk, digest=body.digest)
+    return Status(202, Started(run=run.pk))
+
+
+@router.post("deployments/{int:deployment_id}/launch", response={202: Started})
+@allow("launch")
+def launch_deployment(
+    request: HttpRequest, deployment_id: int, body: StartIn, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Run the plan with this digest. 409 `plan_changed` carries the new one, `node_reserved` the run that holds."""
+    return _start(request, deployment_id, "launch", body, idempotency_key)
+
+
+@router.post("deployments/{int:deployment_id}/relaunch", response={202: Started})
+@allow("relaunch")
+def relaunch_deployment(
+    request: HttpRequest, deployment_id: int, body: StartIn, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Bring it back, with a reason. An operator may clear again exactly what an editor agreed to."""
+    return _start(request, deployment_id, "relaunch", body, idempotency_key)
+
+
+@router.post("deployments/{int:deployment_id}/stop", response={202: Started})
+@allow("stop")
+def stop_deployment(
+    request: HttpRequest, deployment_id: int, body: StartIn, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """End its ranks and give the memory back."""
+    return _start(request, deployment_id, "stop", body, idempotency_key)

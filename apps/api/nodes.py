@@ -1,0 +1,183 @@
+"""Nodes: register, confirm the host key, probe, look, remove."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from ninja import Query, Router, Status
+
+from apps.api.finding import by_id, by_reference, page
+from apps.api.schemas import (
+    LIMIT,
+    After,
+    ConfirmIn,
+    Holder,
+    HostKeyOut,
+    IdempotencyKey,
+    Limit,
+    Named,
+    NodeIn,
+    NodeOut,
+    Nodes,
+    NodeWithSheet,
+    RepinIn,
+    Started,
+    Word,
+)
+from apps.api.starting import replayed_for
+from apps.inventory import services
+from apps.inventory.models import Credential, Node
+from apps.people.access import actor_of, allow
+from apps.runs import services as runs
+
+router = Router(tags=["nodes"])
+MOST_HOPS = 8
+_FIRST = ("ssh-ed25519",)  # the type that people compare first
+
+
+def _rows() -> QuerySet[Node]:
+    return Node.objects.select_related("credential", "jump", "reservation", "sighting").prefetch_related("host_keys")
+
+
+def _host_keys(node: Node) -> list[HostKeyOut]:
+    """Of the node's own door, then of each jump host's on the way, the nearest to the node first."""
+    made: list[HostKeyOut] = []
+    hop: Node | None = node
+    for _ in range(MOST_HOPS):
+        if hop is None:
+            break
+        for key in sorted(hop.host_keys.all(), key=lambda key: (key.type not in _FIRST, key.type, key.pk)):
+            made.append(
+                HostKeyOut(
+                    hop=hop.name,
+                    type=key.type,
+                    sha256=key.sha256,
+                    state=key.state,
+                    confirmed_at=key.confirmed_at,
+                    confirmed_by=key.confirmed_by or None,
+                )
+            )
+        hop = hop.jump
+    return made
+
+
+def _fields(node: Node) -> dict[str, Any]:
+    held = getattr(node, "reservation", None)
+    return {
+        "id": node.pk,
+        "name": node.name,
+        "address": node.address,
+        "port": node.port,
+        "user": node.user,
+        "credential": Named(id=node.credential_id, name=node.credential.name),
+        "jump": Named(id=node.jump.pk, name=node.jump.name) if node.jump else None,
+        "state": node.state,
+        "host_keys": _host_keys(node),
+        "boot_id": node.boot_id or None,
+        "last_seen_at": node.last_seen_at,
+        "unreachable_since": node.unreachable_since,
+        "unreachable_reason": node.unreachable_reason or None,
+        "unreachable_evidence": node.unreachable_evidence or None,
+        "unreachable_hop": node.unreachable_hop or None,
+        "reserved_by": Holder(run=held.run_id, since=held.since) if held else None,
+        "created_at": node.created_at,
+    }
+
+
+def _whole(node: Node, *, evidence: bool = False) -> NodeWithSheet:
+    sheet = services.latest_sheet(node)
+    sighting = getattr(node, "sighting", None)
+    body = sheet.to_json() if sheet else None
+    if body is not None and not evidence:
+        del body["evidence"]
+    return NodeWithSheet(
+        **_fields(node),
+        sheet=body,
+        sheet_taken_at=datetime.fromtimestamp(sheet.taken_at, UTC) if sheet else None,
+        sighting=sighting.body if sighting else None,
+        sighted_at=sighting.at if sighting else None,
+    )
+
+
+@router.get("nodes", response=Nodes)
+@allow("view")
+def list_nodes(request: HttpRequest, name: Word = "", after: After = None, limit: Limit = LIMIT) -> Nodes:
+    """All nodes, the oldest first; `name` is the exact name of one."""
+    rows = _rows().filter(name=name) if name else _rows()
+    found, following = page(rows, after=after, limit=limit)
+    return Nodes(nodes=[NodeOut(**_fields(one)) for one in found], next=following)
+
+
+@router.post("nodes", response={201: NodeOut})
+@allow("edit_nodes")
+def add_node(request: HttpRequest, body: NodeIn) -> Status[NodeOut]:
+    """Register a node. A worker asks its door for host keys (up to 40 s); compare `host_keys` and confirm one."""
+    credential = by_reference(Credential.objects.all(), body.credential, field="credential")
+    jump = None if body.jump is None else by_reference(Node.objects.all(), body.jump, field="jump")
+    made = runs.enrol(
+        actor_of(request),
+        name=body.name,
+        address=body.address,
+        port=body.port,
+        user=body.user,
+        credential=credential,
+        jump=jump,
+    )
+    return Status(201, NodeOut(**_fields(by_id(_rows(), made.pk))))
+
+
+@router.get("nodes/{int:node_id}", response=NodeWithSheet)
+@allow("view")
+def get_node(
+    request: HttpRequest,
+    node_id: int,
+    evidence: Annotated[bool, Query(description="with the raw output of each section of the probe")] = False,
+) -> NodeWithSheet:
+    """A node with the facts of its last probe."""
+    return _whole(by_id(_rows(), node_id), evidence=evidence)
+
+
+@router.delete("nodes/{int:node_id}", response={204: None})
+@allow("edit_nodes")
+def remove_node(request: HttpRequest, node_id: int, reason: Word = "") -> Status[None]:
+    """Forget a node that nothing refers to. Nothing is changed on it."""
+    services.remove_node(actor_of(request), by_id(Node.objects.all(), node_id), reason=reason)
+    return Status(204, None)
+
+
+@router.post("nodes/{int:node_id}/confirm", response=NodeWithSheet)
+@allow("edit_host_keys")
+def confirm_host_key(request: HttpRequest, node_id: int, body: ConfirmIn) -> NodeWithSheet:
+    """Pin the key with this fingerprint. Nothing is done on a node before."""
+    services.confirm_host_key(actor_of(request), by_id(Node.objects.all(), node_id), sha256=body.sha256)
+    return _whole(by_id(_rows(), node_id))
+
+
+@router.post("nodes/{int:node_id}/repin", response=NodeWithSheet)
+@allow("edit_host_keys")
+def replace_host_key(request: HttpRequest, node_id: int, body: RepinIn) -> NodeWithSheet:
+    """Trust another key than before, with a reason. POST …/scan first, so that the new key is known."""
+    services.repin_host_key(
+        actor_of(request), by_id(Node.objects.all(), node_id), sha256=body.sha256, reason=body.reason
+    )
+    return _whole(by_id(_rows(), node_id))
+
+
+@router.post("nodes/{int:node_id}/scan", response={202: Started})
+@allow("edit_host_keys")
+def scan_node(request: HttpRequest, node_id: int) -> Status[Started]:
+    """Ask the node's door again which host keys it shows; nothing is trusted by it."""
+    return Status(202, Started(run=runs.rescan(actor_of(request), by_id(Node.objects.all(), node_id)).pk))
+
+
+@router.post("nodes/{int:node_id}/probe", response={202: Started})
+@allow("probe")
+def probe_node(request: HttpRequest, node_id: int, idempotency_key: IdempotencyKey = None) -> Status[Started]:
+    """Take a fresh sheet of the node."""
+    node = by_id(Node.objects.all(), node_id)
+    run = runs.probe(actor_of(request), [node], idempotency_key=idempotency_key or "")
+    replayed_for(run, story="probe", nodes=[node.name])
+    return Status(202, Started(run=run.pk))

@@ -1,0 +1,62 @@
+"""A plan as the API shows it: stages, in each the nodes, of each the commands."""
+
+from __future__ import annotations
+
+from apps.api.schemas import BarOut, FitOut, PlannedNode, PlannedStage, PlannedStep, PlanOut, PlanProblem
+from apps.plan.step import Fit, Plan, Problem, Stage
+
+
+def shown(plan: Plan) -> PlanOut:
+    return PlanOut(
+        digest=plan.digest,
+        story=plan.story,
+        deployment=plan.deployment,
+        revision=plan.revision,
+        nodes=list(plan.nodes),
+        stages=[_stage(stage) for stage in plan.stages],
+        fit=None if plan.fit is None else _fit(plan.fit),
+        problems=[_problem(one) for one in plan.problems],
+        refused=bool(plan.refused),
+    )
+
+
+def _stage(stage: Stage) -> PlannedStage:
+    nodes: dict[str, PlannedNode] = {}
+    for step in stage.steps:
+        node = nodes.setdefault(step.node, PlannedNode(node=step.node, commands=[], steps=[]))
+        node.commands.extend(step.commands)
+        node.steps.append(
+            PlannedStep(
+                key=step.key,
+                title=step.title,
+                kind=step.kind,
+                rank=step.rank,
+                commands=list(step.commands),
+                why=step.why or None,
+            )
+        )
+    return PlannedStage(name=stage.name, phase=stage.phase, nodes=list(nodes.values()))
+
+
+def _fit(fit: Fit) -> FitOut:
+    return FitOut(
+        verdict=fit.verdict,
+        sentence=fit.sentence,
+        kv_tokens=fit.kv_tokens,
+        largest=fit.largest,
+        bars=[BarOut(node=bar.node, total_bytes=bar.total_bytes, segments=dict(bar.segments)) for bar in fit.bars],
+    )
+
+
+def _problem(problem: Problem) -> PlanProblem:
+    return PlanProblem(
+        name=problem.name,
+        severity=problem.severity,
+        title=problem.title,
+        node=problem.node or None,
+        meaning=problem.meaning or None,
+        remedy=problem.remedy or None,
+        evidence=problem.evidence or None,
+        clear=[dict(item) for item in problem.clear],
+        change=problem.change,
+    )

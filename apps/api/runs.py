@@ -1,0 +1,191 @@
+"""Runs: how far they are, their lines, cancelling."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from django.http import HttpRequest
+from ninja import Query, Router
+
+from apps.api import planned
+from apps.api.finding import LARGEST_ID, by_id, page
+from apps.api.schemas import (
+    LIMIT,
+    ActorOut,
+    After,
+    CancelIn,
+    EtaOut,
+    Found,
+    Identity,
+    Limit,
+    LineOut,
+    Lines,
+    PhaseOut,
+    PlanOut,
+    RankProgress,
+    RunOut,
+    Runs,
+    RunWithSteps,
+    StepOut,
+    Word,
+)
+from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.refusal import Refused
+from apps.people.access import actor_of, allow
+from apps.plan.step import Plan
+from apps.runs import lines, queries, services
+from apps.runs.models import Run, Step
+
+router = Router(tags=["runs"])
+MOST_FOUND = 500
+RunLimit = Annotated[int, Query(ge=1, description=f"at most {lines.MOST_LINES} come")]
+LineNumber = Annotated[int, Query(ge=0, le=LARGEST_ID)]
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    reason = REASONS.get((run.reason or "").partition(":")[0])
+    return {
+        "id": run.pk,
+        "story": run.story,
+        "state": run.state,
+        "phase": run.phase,
+        "reason": run.reason,
+        "evidence": run.evidence or None,
+        "remedy": reason.remedy if reason else None,
+        "deployment": run.deployment_id,
+        "revision": run.revision.number if run.revision else None,
+        "digest": run.digest or None,
+        "why": run.why or None,
+        "was": run.was or None,
+        "actor": ActorOut(kind=run.actor_kind, id=run.actor_id, name=run.actor_name, role=run.actor_role),
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "ended_at": run.ended_at,
+        "cancel_asked_at": run.cancel_asked_at,
+        "cancel_asked_by": run.cancel_asked_by or None,
+        "lines": lines.stored_lines(run),
+    }
+
+
+def _step(step: Step) -> StepOut:
+    return StepOut(
+        key=step.key,
+        node=step.node.name if step.node else None,
+        rank=step.rank,
+        title=step.title,
+        kind=step.kind,
+        state=step.state,
+        reason=step.reason,
+        evidence=step.evidence or None,
+        note=step.note or None,
+        started_at=step.started_at,
+        ended_at=step.ended_at,
+    )
+
+
+def _eta(run: Run) -> EtaOut | None:
+    if run.ended or run.story not in ("launch", "relaunch"):
+        return None
+    found = queries.eta(run)
+    return EtaOut(
+        seconds=found.seconds,
+        basis=found.basis,
+        until=found.until,
+        slow_rank=found.slow_rank,
+        sentence=found.sentence,
+    )
+
+
+def _whole(run_id: int) -> RunWithSteps:
+    run = by_id(Run.objects.select_related("revision"), run_id)
+    return RunWithSteps(
+        **_fields(run),
+        track=[PhaseOut(**row) for row in queries.track(run)],
+        overall=queries.overall(run),
+        ranks=[RankProgress(**row) for row in queries.rank_progress(run)],
+        eta=_eta(run),
+        steps=[_step(step) for step in run.steps.select_related("node")],
+        facts=run.facts,
+        outcome=run.outcome,
+        worker_alive=None if run.ended else services.worker_status().alive,
+    )
+
+
+@router.get("runs", response=Runs)
+@allow("view")
+def list_runs(
+    request: HttpRequest,
+    deployment: Identity = None,
+    state: Word = "",
+    story: Word = "",
+    after: After = None,
+    limit: Limit = LIMIT,
+) -> Runs:
+    """All runs, the newest first; filtered by deployment (id), state and story."""
+    rows = Run.objects.select_related("revision")
+    wanted = {"deployment": deployment, "state": state or None, "story": story or None}
+    rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
+    found, following = page(rows, after=after, limit=limit, newest_first=True)
+    return Runs(runs=[RunOut(**_fields(one)) for one in found], next=following)
+
+
+@router.get("runs/{int:run_id}", response=RunWithSteps)
+@allow("view")
+def get_run(request: HttpRequest, run_id: int) -> RunWithSteps:
+    """One run: phases, progress of every rank, time that remains, steps."""
+    return _whole(run_id)
+
+
+@router.get("runs/{int:run_id}/plan", response=PlanOut)
+@allow("view")
+def get_run_plan(request: HttpRequest, run_id: int) -> PlanOut:
+    """The stored plan: exactly what ran."""
+    run = by_id(Run.objects.all(), run_id)
+    if not run.plan:
+        remedy = "Only probes, launches, relaunches and stops have one."
+        raise Refused("not_found", f"Run {run.pk}, a {run.story}, has no plan.", status=404, remedy=remedy)
+    return planned.shown(Plan.from_json(run.plan))
+
+
+@router.get("runs/{int:run_id}/lines", response=Lines)
+@allow("view")
+def list_lines(
+    request: HttpRequest,
+    run_id: int,
+    after: LineNumber = 0,
+    limit: RunLimit = 1000,
+    rank: Annotated[int | None, Query(ge=0, le=100_000)] = None,
+    step: Word = "",
+) -> Lines:
+    """Lines numbered above `after`, in order; of one rank or step when asked. Pass `next` as `after` until `ended`."""
+    run = by_id(Run.objects.all(), run_id)
+    answer = lines.lines(run, after=after, limit=limit, rank=rank, step=step or None)
+    return Lines(lines=_shown(answer["lines"]), next=answer["next"], ended=answer["ended"])
+
+
+def _shown(rows: list[dict[str, Any]]) -> list[LineOut]:
+    return [LineOut(**{**row, "node": row["node"] or None}) for row in rows]
+
+
+@router.get("runs/{int:run_id}/search", response=Found)
+@allow("view")
+def search_lines(
+    request: HttpRequest,
+    run_id: int,
+    text: Annotated[Word, Query(min_length=1)],
+    after: LineNumber = 0,
+    limit: Annotated[int, Query(ge=1, description=f"at most {MOST_FOUND} come")] = 200,
+) -> Found:
+    """Lines that hold `text`, without regard to case, over the whole log."""
+    limit = min(limit, MOST_FOUND)
+    rows = lines.search(by_id(Run.objects.all(), run_id), text, limit=limit + 1, after=after)
+    return Found(lines=_shown(rows[:limit]), next=rows[limit - 1]["n"] if len(rows) > limit else None)
+
+
+@router.post("runs/{int:run_id}/cancel", response={202: RunOut})
+@allow("cancel")
+def cancel_run(request: HttpRequest, run_id: int, body: CancelIn | None = None) -> RunOut:
+    """Ask for the end of a run. It is `cancelled` once its nodes are clean. Asking twice changes nothing."""
+    run = by_id(Run.objects.all(), run_id)
+    reason = body.reason.strip() if body else ""
+    return RunOut(**_fields(services.cancel(actor_of(request), run, reason=reason)))

@@ -1,0 +1,585 @@
+"""What goes in and out of /api/v1. Bodies are strict: no unknown fields, no numbers in quotes. Unknown is null."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from ninja import Header, Query
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from apps.api.finding import LARGEST_ID, MOST, PAGE
+
+LONGEST_KEY = 32 * 1024  # characters of an uploaded private key
+MOST_NODES, MOST_CLEAR = 64, 500
+
+
+class In(BaseModel):
+    """A body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Out(BaseModel):
+    """An answer."""
+
+
+# Parts
+
+
+def _id_or_name(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("give an id (a number) or a name (text)")
+    if isinstance(value, str) and not 0 < len(value) <= 255:
+        raise ValueError("a name has 1 to 255 characters")
+    return value
+
+
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("it holds a NUL character")
+    return value
+
+
+def _moment(value: Any) -> Any:
+    """A plus sign that was sent unescaped arrives as a space: 2026-11-30T12:00:00 01:00."""
+    return value.replace(" ", "+") if isinstance(value, str) and "T" in value else value
+
+
+def _in_utc(value: datetime) -> datetime:
+    try:
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError:
+        raise ValueError("it is out of range") from None
+
+
+Reference = Annotated[int | str, BeforeValidator(_id_or_name), Field(description="id or name")]
+NodeName = Annotated[str, Field(min_length=1, max_length=255)]
+Word = Annotated[str, StringConstraints(max_length=300), AfterValidator(_no_nul)]
+Moment = Annotated[datetime, BeforeValidator(_moment), AfterValidator(_in_utc)]
+After = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="`next` of the answer before")]
+Limit = Annotated[int, Query(ge=1, description=f"at most {MOST} come")]
+Identity = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,80}$",
+        description="1 to 80 visible ASCII characters; the same key gives the same run, whatever happens on the way",
+    ),
+]
+LIMIT = PAGE
+
+
+class Problem(Out):
+    """An error, as application/problem+json. Some carry more: `digest` (plan_changed), `run` (node_reserved)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    reason: str | None = Field(description="of the table of `manage.py reasons --json`, or of the request")
+    field: str | None = Field(description="path of the field that is wrong, as in clear[0].kind")
+    detail: str
+    remedy: str
+
+
+class Named(Out):
+    id: int
+    name: str
+
+
+class Started(Out):
+    run: int
+
+
+# Credentials
+
+
+class CredentialIn(In):
+    name: str = Field(max_length=80)
+    private_key: str = Field("", max_length=LONGEST_KEY, description="OpenSSH or PEM text; empty: a new ed25519 pair")
+    passphrase: str = Field("", max_length=1024, description="of the uploaded key; it is not kept")
+
+
+class CredentialOut(Out):
+    id: int
+    name: str
+    kind: str = Field(description="generated or uploaded")
+    public_key: str
+    created_at: datetime
+    created_by: str
+
+
+class Credentials(Out):
+    credentials: list[CredentialOut]
+    next: int | None
+
+
+# Nodes
+
+
+class NodeIn(In):
+    name: str = Field(max_length=63)
+    address: str = Field(max_length=255)
+    port: int = Field(22, ge=1, le=65535)
+    user: str = Field(max_length=64)
+    credential: Reference
+    jump: Reference | None = None
+
+
+class ConfirmIn(In):
+    sha256: str = Field(max_length=100, description="fingerprint of a key that the node showed, as SHA256:…")
+
+
+class RepinIn(ConfirmIn):
+    reason: str = Field("", max_length=2000)
+
+
+class HostKeyOut(Out):
+    hop: str = Field(description="name of the node whose door showed the key")
+    type: str
+    sha256: str
+    state: str = Field(description="offered, pinned or refused")
+    confirmed_at: datetime | None
+    confirmed_by: str | None
+
+
+class Holder(Out):
+    run: int
+    since: datetime
+
+
+class NodeOut(Out):
+    id: int
+    name: str
+    address: str
+    port: int
+    user: str
+    credential: Named
+    jump: Named | None
+    state: str = Field(description="unconfirmed, ready or stopped (its host key changed)")
+    host_keys: list[HostKeyOut] = Field(description="of this node, then of its jump hosts, the nearest first")
+    boot_id: str | None
+    last_seen_at: datetime | None
+    unreachable_since: datetime | None
+    unreachable_reason: str | None
+    unreachable_evidence: str | None
+    unreachable_hop: str | None
+    reserved_by: Holder | None = Field(description="the run that holds the node")
+    created_at: datetime
+
+
+class NodeWithSheet(NodeOut):
+    sheet: dict[str, Any] | None = Field(description="facts of the last probe; sizes in bytes")
+    sheet_taken_at: datetime | None
+    sighting: dict[str, Any] | None = Field(description="what the watch saw last: memory, gpus, containers, units")
+    sighted_at: datetime | None
+
+
+class Nodes(Out):
+    nodes: list[NodeOut]
+    next: int | None
+
+
+# Recipes
+
+
+class RecipeOut(Out):
+    id: int
+    slug: str
+    name: str
+    description: str
+    shipped: bool
+    version: int
+    world_size: int = Field(description="nodes that it wants")
+    tested_on: str
+    spec: dict[str, Any]
+
+
+class Recipes(Out):
+    recipes: list[RecipeOut]
+    next: int | None
+
+
+class RecipeVersionOut(Out):
+    number: int
+    world_size: int
+    tested_on: str
+    note: str | None
+    created_at: datetime
+    created_by: str | None
+    spec: dict[str, Any]
+
+
+class RecipeWithVersions(RecipeOut):
+    versions: list[RecipeVersionOut]
+
+
+# Deployments
+
+
+class SecretIn(In):
+    variable: str = Field(max_length=200)
+    name: str = Field(max_length=80)
+
+
+def _as_pairs(value: Any) -> Any:
+    return list(value.items()) if isinstance(value, dict) else value
+
+
+def _two(value: list[str]) -> list[str]:
+    if len(value) != 2:
+        raise ValueError("a variable is a pair: name, value")
+    return value
+
+
+Variable = Annotated[list[Annotated[str, Field(max_length=8192)]], AfterValidator(_two)]
+
+
+class SpecIn(In):
+    """Fields of a deployment; each left out keeps the recipe's (or, in a revision, the one before's) value."""
+
+    model: str | None = Field(None, max_length=300)
+    model_path: str | None = Field(None, max_length=1000)
+    engine: str | None = Field(None, max_length=40)
+    runtime: str | None = Field(None, max_length=40)
+    cluster: str | None = Field(None, max_length=40)
+    image: str | None = Field(None, max_length=300)
+    container: str | None = Field(None, max_length=100)
+    executable: str | None = Field(None, max_length=1000)
+    served_model_name: str | None = Field(None, max_length=300)
+    port: int | None = None
+    api_host: str | None = Field(None, max_length=300)
+    tensor_parallel: int | None = None
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    reasoning_parser: str | None = Field(None, max_length=100)
+    tool_call_parser: str | None = Field(None, max_length=100)
+    attention_backend: str | None = Field(None, max_length=100)
+    kv_cache_dtype: str | None = Field(None, max_length=100)
+    arguments: list[Annotated[str, Field(max_length=8192)]] | None = Field(None, max_length=500)
+    environment: Annotated[list[Variable] | None, BeforeValidator(_as_pairs)] = Field(
+        None, max_length=200, description="pairs, or an object of names and values", json_schema_extra={
+            "anyOf": [
+                {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+                {"type": "object", "additionalProperties": {"type": "string"}},
+                {"type": "null"},
+            ]
+        },
+    )  # fmt: skip
+    secrets: list[SecretIn] | None = Field(None, max_length=50)
+    os_floor_gib: float | None = None
+    smoke_max_tokens: int | None = None
+
+
+class DeploymentIn(In):
+    name: str = Field(max_length=63)
+    recipe: Reference | None = Field(None, description="id or slug; its newest version is where the spec begins")
+    nodes: list[NodeName] = Field(max_length=MOST_NODES, description="names in rank order; the first is the head")
+    spec: SpecIn | None = None
+    on_rank_lost: str = Field("stop", max_length=20, description="stop or report")
+    reason: str = Field("", max_length=2000)
+
+
+class RevisionIn(In):
+    spec: SpecIn | None = None
+    nodes: list[NodeName] | None = Field(None, max_length=MOST_NODES)
+    reason: str = Field("", max_length=2000)
+
+
+class ClearIn(In):
+    """Consent to stop one thing that is in the way; `disable` keeps a unit from coming back after a reboot."""
+
+    node: str = Field(max_length=255)
+    kind: Literal["unit", "container", "process"]
+    name: str = Field(min_length=1, max_length=255)
+    disable: bool = False
+
+
+class PlanIn(In):
+    story: Literal["launch", "relaunch", "stop"] = "launch"
+    clear: list[ClearIn] = Field(default_factory=list, max_length=MOST_CLEAR)
+
+
+class StartIn(In):
+    digest: str = Field(max_length=64, description="of the plan that was looked at")
+    reason: str = Field("", max_length=2000)
+    clear: list[ClearIn] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
+
+
+class PlannedStep(Out):
+    key: str
+    title: str
+    kind: str
+    rank: int | None
+    commands: list[str]
+    why: str | None = Field(description="for a step that does nothing: the reason")
+
+
+class PlannedNode(Out):
+    node: str
+    commands: list[str] = Field(description="all commands on this node in this stage, in order")
+    steps: list[PlannedStep]
+
+
+class PlannedStage(Out):
+    name: str
+    phase: str
+    nodes: list[PlannedNode]
+
+
+class BarOut(Out):
+    node: str
+    total_bytes: int
+    segments: dict[str, int] = Field(description="os, weights, graphs, kv, others, free in bytes, in drawing order")
+
+
+class FitOut(Out):
+    verdict: str = Field(description="fits, fits_after_clearing, does_not_fit or unknown")
+    sentence: str
+    kv_tokens: int | None
+    largest: dict[str, Any] = Field(description="the largest setting that fits")
+    bars: list[BarOut]
+
+
+class PlanProblem(Out):
+    name: str
+    severity: str = Field(description="stop (refuses), consent (needs `clear`), warn or fine")
+    title: str
+    node: str | None
+    meaning: str | None
+    remedy: str | None
+    evidence: str | None
+    clear: list[dict[str, Any]] = Field(description="items to send as `clear` to agree")
+    change: dict[str, Any] = Field(description="fields of the spec that would settle it")
+
+
+class PlanOut(Out):
+    digest: str
+    story: str
+    deployment: int
+    revision: int
+    nodes: list[str]
+    stages: list[PlannedStage]
+    fit: FitOut | None
+    problems: list[PlanProblem]
+    refused: bool = Field(description="whether a problem refuses it as it stands")
+
+
+class RankOut(Out):
+    number: int
+    node: str
+    state: str
+    container: str | None
+    boot_id: str | None
+    seen_at: datetime | None
+
+
+class DeploymentOut(Out):
+    id: int
+    name: str
+    state: Literal[
+        "draft", "launching", "serving", "degraded", "stopping", "stopped", "failed", "lost", "unreachable"
+    ]  # fmt: skip
+    reason: str | None = Field(description="of the table of reasons")
+    phase: str | None
+    flags: dict[str, Any]
+    evidence: str | None
+    since: datetime
+    remedy: str | None = Field(description="what to do about `reason`")
+    nodes: list[str]
+    model: str | None = Field(description="the name that the API answers with")
+    endpoint: str | None
+    recipe: str | None = Field(description="slug")
+    recipe_version: int | None
+    revision: int
+    on_rank_lost: str
+    run: int | None = Field(description="the newest run")
+    active_run: int | None
+    served_at: datetime | None
+    created_at: datetime
+    created_by: str | None
+
+
+class DeploymentWithSpec(DeploymentOut):
+    spec: dict[str, Any]
+    ranks: list[RankOut]
+    consents: list[dict[str, Any]] = Field(description="what an operator's relaunch may clear again")
+
+
+class Deployments(Out):
+    deployments: list[DeploymentOut]
+    next: int | None
+
+
+class RevisionOut(Out):
+    number: int
+    spec: dict[str, Any]
+    reason: str | None
+    created_at: datetime
+    created_by: str | None
+
+
+class Revisions(Out):
+    revisions: list[RevisionOut]
+    next: int | None
+
+
+# Runs
+
+
+class ActorOut(Out):
+    kind: str
+    id: int | None
+    name: str
+    role: str
+
+
+class PhaseOut(Out):
+    phase: str
+    name: str
+    state: str = Field(description="done, busy, waiting, failed or skipped")
+    seconds: float | None
+    usual_seconds: float | None
+
+
+class RankProgress(Out):
+    rank: int
+    node: str | None
+    phase: str | None = None
+    done: int | None = None
+    total: int | None = None
+    seconds_per_item: float | None = None
+    overall: float = Field(description="0 to 1; never falls")
+
+
+class EtaOut(Out):
+    seconds: float | None
+    basis: str = Field(description="this load, last good launch, none yet")
+    until: str
+    slow_rank: int | None
+    sentence: str
+
+
+class StepOut(Out):
+    key: str
+    node: str | None
+    rank: int | None
+    title: str
+    kind: str
+    state: str
+    reason: str | None
+    evidence: str | None
+    note: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+class RunOut(Out):
+    id: int
+    story: str
+    state: Literal["queued", "reserving", "running", "succeeded", "failed", "cancelled", "interrupted"]
+    phase: str | None
+    reason: str | None
+    evidence: str | None
+    remedy: str | None = Field(description="what to do about `reason`")
+    deployment: int | None
+    revision: int | None
+    digest: str | None
+    why: str | None = Field(description="the person's reason")
+    was: str | None = Field(description="the deployment's reason, or state, before")
+    actor: ActorOut
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    cancel_asked_at: datetime | None
+    cancel_asked_by: str | None
+    lines: int = Field(description="stored so far")
+
+
+class RunWithSteps(RunOut):
+    track: list[PhaseOut]
+    overall: float
+    ranks: list[RankProgress]
+    eta: EtaOut | None
+    steps: list[StepOut]
+    facts: dict[str, Any] = Field(description="pulled out of the log")
+    outcome: dict[str, Any] = Field(description="host keys of a scan, answer of a smoke test …")
+    worker_alive: bool | None = Field(description="false: nobody is there to carry it out; null: it has ended")
+
+
+class Runs(Out):
+    runs: list[RunOut]
+    next: int | None
+
+
+class LineOut(Out):
+    n: int
+    time: datetime = Field(description="when it was stored")
+    node: str | None
+    rank: int | None
+    step: str
+    stream: str
+    text: str
+    redraw: bool = Field(description="a progress bar that the next one of its kind replaces")
+    continued: bool = Field(description="the rest of a line whose beginning stands before it")
+
+
+class Lines(Out):
+    lines: list[LineOut]
+    next: int = Field(description="pass it as `after`")
+    ended: bool = Field(description="no more lines will come after these")
+
+
+class Found(Out):
+    lines: list[LineOut]
+    next: int | None = Field(description="pass it as `after`; null: that were all")
+
+
+class CancelIn(In):
+    reason: str = Field("", max_length=2000)
+
+
+# Audit
+
+
+class ObjectOut(Out):
+    type: str
+    id: str
+    name: str
+
+
+class EntryOut(Out):
+    id: int
+    time: datetime
+    actor: ActorOut
+    address: str | None
+    session: str | None = Field(description="a short hash")
+    request_id: str | None
+    action: str
+    object: ObjectOut
+    outcome: str = Field(description="requested, done, failed or denied")
+    reason: str | None
+    before: Any
+    after: Any
+    run: int | None
+    prev_hash: str
+    hash: str
+
+
+class Audit(Out):
+    entries: list[EntryOut]
+    next: int | None = Field(description="pass it as `before`")
+
+
+# Explain
+
+
+class ExplainIn(In):
+    text: str = Field(max_length=2_000_000, description="output of an engine, Ray, NCCL, ssh, rsync … as it is")
+
+
+class Explained(Out):
+    readings: list[dict[str, Any]]
