@@ -154,6 +154,7 @@ _PREFIX = re.compile(
     r"\s{0,4}\((?P<process>[A-Za-z]\w{0,60})(?P<rest>(?: [^()\n]{0,100}(?:pid|rank)=\d[^()\n]{0,100}| "
     r"(?:pid|rank)=\d[^()\n]{0,100}))\)\s?(?:\x20(?=\S))?"
 )
+MOST_PREFIXES = 4
 _TAG = re.compile(r"_(DP|PP|TP)(\d{1,4})")
 _RANK = re.compile(r"\brank=(\d{1,5})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
@@ -161,8 +162,14 @@ _ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
 
 
 def origin_of(text: str) -> tuple[Origin, str]:
-    """(who printed the line, the line without that prefix)."""
-    match = _PREFIX.match(text)
+    """(who printed the line, the line without that prefix). Of nested prefixes, as the driver of Ray's workers prints
+    them, the innermost tells."""
+    match, at = None, 0
+    for _ in range(4):
+        inner = _PREFIX.match(text, at)
+        if inner is None:
+            break
+        match, at = inner, inner.end()
     if match is None:
         tag = _RANK_TAG.match(text)
         return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)

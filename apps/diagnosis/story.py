@@ -201,10 +201,9 @@ class LogReader:
         self._story = Story()
         self._number = 0
         self._closed = False
-        self._owner = NOBODY  # of the line that a bar redraws: its prefix was printed once, before the first \\r
-        self._memo: dict[
-            bytes, Prepared | None
-        ] = {}  # logs repeat themselves; the same line need not be searched twice
+        self._owner = NOBODY  # of the line that a bar redraws: its prefix was printed once, before the first \r
+        # Logs repeat themselves; the same line need not be searched twice.
+        self._memo: dict[bytes, Prepared | None] = {}
 
     def feed(self, data: bytes) -> None:
         if data:

@@ -5,17 +5,15 @@ from hypothesis import strategies as st
 
 from apps.diagnosis.vllm import Reader
 
-LOG = (
-    b"(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=1275) INFO 11-30 11:33:28 [parallel_state.py:1735] rank 0 in world size 2 is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 0\n"
-    b"(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=901, ip=192.168.200.13) INFO 11-30 11:33:28 [parallel_state.py:1735] rank 1 in world size 2 is assigned as DP rank 0, PP rank 0, PCP rank 0, TP rank 1\n"
-    b"(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=1275) \rLoading safetensors checkpoint shards:  12% Completed | 5/39 [01:29<10:08, 17.90s/it]\n"
-    b"(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=901, ip=192.168.200.13) \rLoading safetensors checkpoint shards:   7% Completed | 3/39 [00:54<10:59, 18.32s/it]\r"
-    b"Loading safetensors checkpoint shards:  10% Completed | 4/39 [01:13<10:40, 18.29s/it]\n"
-)
+HEAD = b"(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=1275) "
+WORKER = b"(EngineCore_DP0 pid=7) (RayWorkerWrapper pid=901, ip=192.168.200.13) "
+SAID = b"INFO 11-30 11:33:28 [parallel_state.py:1735] rank %d in world size 2 is assigned as DP rank 0, PP rank 0\n"
+BAR = b"\rLoading safetensors checkpoint shards:  12%% Completed | %d/39 [01:29<10:08, 17.90s/it]"
+LOG = HEAD + SAID % 0 + WORKER + SAID % 1 + HEAD + BAR % 5 + b"\n" + WORKER + BAR % 3 + BAR % 4 + b"\n"
 
 
 @given(st.lists(st.integers(0, len(LOG)), max_size=6))
-def test_each_rank_keeps_its_own_bar(cuts):
+def test_each_rank_keeps_its_own_bar(cuts: list[int]) -> None:
     reader, start = Reader(), 0
     for cut in [*sorted(cuts), len(LOG)]:
         reader.feed(LOG[start:cut])
