@@ -226,7 +226,7 @@ class SecretIn(In):
 
 
 def _as_pairs(value: Any) -> Any:
-    return list(value.items()) if isinstance(value, dict) else value
+    return [list(pair) for pair in value.items()] if isinstance(value, dict) else value
 
 
 def _two(value: list[str]) -> list[str]:
@@ -238,40 +238,50 @@ def _two(value: list[str]) -> list[str]:
 Variable = Annotated[list[Annotated[str, Field(max_length=8192)]], AfterValidator(_two)]
 
 
+def _no_defaults(schema: dict[str, Any]) -> None:
+    """A field left out keeps the value it has, so the description must not name another one."""
+    for field in schema["properties"].values():
+        field.pop("default", None)
+
+
+_PAIRS: dict[str, Any] = {
+    "anyOf": [
+        {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+        {"type": "object", "additionalProperties": {"type": "string"}},
+    ]
+}
+
+
 class SpecIn(In):
     """Fields of a deployment; each left out keeps the recipe's (or, in a revision, the one before's) value."""
 
-    model: str | None = Field(None, max_length=300)
-    model_path: str | None = Field(None, max_length=1000)
-    engine: str | None = Field(None, max_length=40)
-    runtime: str | None = Field(None, max_length=40)
-    cluster: str | None = Field(None, max_length=40)
-    image: str | None = Field(None, max_length=300)
-    container: str | None = Field(None, max_length=100)
-    executable: str | None = Field(None, max_length=1000)
-    served_model_name: str | None = Field(None, max_length=300)
-    port: int | None = None
-    api_host: str | None = Field(None, max_length=300)
-    tensor_parallel: int | None = None
-    gpu_memory_utilization: float | None = None
-    max_model_len: int | None = None
-    reasoning_parser: str | None = Field(None, max_length=100)
-    tool_call_parser: str | None = Field(None, max_length=100)
-    attention_backend: str | None = Field(None, max_length=100)
-    kv_cache_dtype: str | None = Field(None, max_length=100)
-    arguments: list[Annotated[str, Field(max_length=8192)]] | None = Field(None, max_length=500)
-    environment: Annotated[list[Variable] | None, BeforeValidator(_as_pairs)] = Field(
-        None, max_length=200, description="pairs, or an object of names and values", json_schema_extra={
-            "anyOf": [
-                {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
-                {"type": "object", "additionalProperties": {"type": "string"}},
-                {"type": "null"},
-            ]
-        },
-    )  # fmt: skip
-    secrets: list[SecretIn] | None = Field(None, max_length=50)
-    os_floor_gib: float | None = None
-    smoke_max_tokens: int | None = None
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_no_defaults)
+
+    model: str = Field(default="", max_length=300)
+    model_path: str = Field(default="", max_length=1000)
+    engine: str = Field(default="", max_length=40)
+    runtime: str = Field(default="", max_length=40)
+    cluster: str = Field(default="", max_length=40)
+    image: str = Field(default="", max_length=300)
+    container: str = Field(default="", max_length=100)
+    executable: str = Field(default="", max_length=1000)
+    served_model_name: str = Field(default="", max_length=300)
+    port: int = 0
+    api_host: str = Field(default="", max_length=300)
+    tensor_parallel: int = 1
+    gpu_memory_utilization: float | None = Field(default=None, description="null: the engine's own")
+    max_model_len: int | None = Field(default=None, description="null: the model's own")
+    reasoning_parser: str = Field(default="", max_length=100)
+    tool_call_parser: str = Field(default="", max_length=100)
+    attention_backend: str = Field(default="", max_length=100)
+    kv_cache_dtype: str = Field(default="", max_length=100)
+    arguments: list[Annotated[str, Field(max_length=8192)]] = Field(default=[], max_length=500)
+    environment: Annotated[list[Variable], BeforeValidator(_as_pairs)] = Field(
+        default=[], max_length=200, description="pairs, or an object of names and values", json_schema_extra=_PAIRS
+    )
+    secrets: list[SecretIn] = Field(default=[], max_length=50, description="by name; never the value")
+    os_floor_gib: float = 0
+    smoke_max_tokens: int = 1
 
 
 class DeploymentIn(In):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, URLResolver, path
 from ninja import NinjaAPI
 from ninja.openapi.schema import OpenAPISchema
@@ -36,6 +37,17 @@ def start(request: HttpRequest) -> JsonResponse:
     """Where to find the rest."""
     lists = ("nodes", "credentials", "recipes", "deployments", "runs", "audit")
     return JsonResponse({"openapi": "/api/v1/openapi.json", **{name: f"/api/v1/{name}" for name in lists}})
+
+
+def reading_only(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """For the description, whose view takes any method."""
+
+    def answer(request: HttpRequest, **words: Any) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return problems.method_not_allowed(["GET", "HEAD"])
+        return view(request, **words)
+
+    return answer
 
 
 class Api(NinjaAPI):
@@ -78,6 +90,7 @@ def _made() -> Api:
         version="1",
         description=ABOUT,
         urls_namespace="api-v1",
+        docs_decorator=reading_only,
         docs_url=None,  # its page needs scripts from elsewhere, which our Content-Security-Policy refuses
         parser=StrictParser(),
         openapi_extra={"security": [{"bearer": []}]},
