@@ -30,6 +30,7 @@ MOST_INPUTS = 1000
 _CHUNK = 1 << 20
 _SEPARATOR = b"---8<---"
 _LABEL = re.compile(rb"#\s(?P<name>node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_BLANK_LINES = re.compile(rb"(?:[ \t\x0b\x0c]*(?:\r\n|\r|\n))+")
 _JSON_BEGINS = re.compile(rb"\s*(?:\{\s*(?:\"|\}|\Z)|\[\s*(?:\{|\]|\Z))")
 
 
@@ -168,10 +169,13 @@ class Explainer:
     def _text(self, data: bytes) -> None:
         if not data:
             return
-        if not self._any and not data.strip():
-            self._reader.feed(data)
-            return
         if not self._any:
+            blank = _BLANK_LINES.match(data)
+            if blank is not None:
+                self._reader.feed(blank[0])
+                data = data[blank.end() :]
+            if not data:
+                return
             self._any = True
             label = _LABEL.match(data)
             if label is not None:

@@ -151,8 +151,7 @@ class Origin:
 
 NOBODY = Origin()
 _PREFIX = re.compile(
-    r"\s{0,4}\((?P<process>[A-Za-z]\w{0,60})(?P<rest>(?: [^()\n]{0,100}(?:pid|rank)=\d[^()\n]{0,100}| "
-    r"(?:pid|rank)=\d[^()\n]{0,100}))\)\s?(?:\x20(?=\S))?"
+    r"[ \t]{0,4}\((?P<process>[A-Za-z]\w{0,60}) (?P<rest>(?:[^()\n]{0,60} )?(?:pid|rank)=\d[^()\n]{0,100})\)[ \t]?"
 )
 MOST_PREFIXES = 4
 _TAG = re.compile(r"_(DP|PP|TP)(\d{1,4})")
@@ -165,7 +164,7 @@ def origin_of(text: str) -> tuple[Origin, str]:
     """(who printed the line, the line without that prefix). Of nested prefixes, as the driver of Ray's workers prints
     them, the innermost tells."""
     match, at = None, 0
-    for _ in range(4):
+    for _ in range(MOST_PREFIXES):
         inner = _PREFIX.match(text, at)
         if inner is None:
             break

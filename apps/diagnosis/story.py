@@ -163,6 +163,11 @@ class Rule:
     votes: int = 1
 
 
+_PROCESS_WORDS = frozenset(
+    {b"apiserver", b"enginecore", b"enginecore_dp0", b"worker_tp0", b"vllmworker", b"rayworkerwrapper"}
+)
+
+
 @dataclass(frozen=True)
 class Book:
     """Rules by their trigger words. `kinds`: those that are told apart."""
@@ -183,7 +188,7 @@ class Book:
         return cls(
             {word: tuple(found) for word, found in by_rule.items()},
             {word: tuple(found) for word, found in by_sign.items()},
-            frozenset(by_rule) | frozenset(by_sign),
+            frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
         )
 
 
@@ -274,6 +279,10 @@ class Prepared:
     exception: bool
 
 
+# A line that tells only that a process of vLLM printed it.
+_OF_A_PROCESS = Prepared(Origin("Worker"), "", (), (), (), (), (), False)
+
+
 def prepare(book: Book, raw: bytes) -> Prepared | None:
     """Search a line once. None: it tells nothing."""
     raw = clean(raw)
@@ -283,6 +292,8 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
     spaced = raw[:1] == b" "
     if not (found or frame or exception or spaced):
         return None
+    if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
+        return _OF_A_PROCESS
     origin, text = origin_of(raw.decode("utf-8", "replace"))
     found_bars = tuple(bars(text)) if frame else ()
     rules = _matching(book, (b"%|",), text) if found_bars else _matching(book, (b"%",), text) if frame else ()
@@ -319,7 +330,7 @@ def _signs(
     return tuple(matched), tuple(wrapped)
 
 
-_VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker")
+_VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
 
 
 def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> None:

@@ -375,10 +375,6 @@ RULES: tuple[Rule, ...] = (
     _rule("startup", r"Application startup complete", _ready, 2),
     *(_rule(function, r"line \d+, in (?P<function>" + function + r")\b", _traced, 1) for function in _TRACED),
     _rule("core", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
-    *(
-        _rule(word, r"", lambda story, match, line: None, 0)
-        for word in ("apiserver", "enginecore", "enginecore_dp0", "worker_tp0", "vllmworker")
-    ),
     # Said in every normal start on a Spark.
     _rule(
         "native",
