@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 NEVER = "never"  # trying again gives the same answer until a person changes something
 TRANSIENT = "transient"  # tried again after each of `delays_s`, with jitter
@@ -945,8 +945,8 @@ def as_text(entries: Iterable[Reason]) -> str:
     return "".join(f"{entry.name:<24} {entry.group:<9} {entry.retry:<19} {entry.sentence}\n" for entry in entries)
 
 
-def main(argv: Sequence[str], stdout: TextIO) -> int:
-    """`manage.py reasons [--json]`. Returns the exit status: 2 for an argument that is not known."""
+def main(argv: Sequence[str], stdin: BinaryIO, stdout: TextIO) -> int:
+    """`manage.py reasons [--json]`; standard input is not read. Returns the exit status: 2 for an argument that is not known."""
     unknown = [word for word in argv if word != "--json"]
     if unknown:
         stdout.write(f"unknown argument {unknown[0]}; the only one is --json\n")

@@ -74,8 +74,9 @@ def test_a_detail_after_a_colon_is_no_part_of_the_name() -> None:
 
 def test_the_command() -> None:
     out = io.StringIO()
-    assert main(["--json"], out) == 0
+    assert main(["--json"], io.BytesIO(), out) == 0
     rows = json.loads(out.getvalue())
     assert {row["name"] for row in rows} == set(REASONS)
     assert {"sentence", "remedy", "retry", "aliases"} <= set(rows[0])
-    assert main([], io.StringIO()) == 0 and main(["--what"], io.StringIO()) == 2
+    assert main([], io.BytesIO(), io.StringIO()) == 0
+    assert main(["--what"], io.BytesIO(), io.StringIO()) == 2
