@@ -946,7 +946,10 @@ def as_text(entries: Iterable[Reason]) -> str:
 
 
 def main(argv: Sequence[str], stdin: BinaryIO, stdout: TextIO) -> int:
-    """`manage.py reasons [--json]`; standard input is not read. Returns the exit status: 2 for an argument that is not known."""
+    """`manage.py reasons [--json]`; standard input is not read.
+
+    Returns the exit status: 2 for an argument that is not known.
+    """
     unknown = [word for word in argv if word != "--json"]
     if unknown:
         stdout.write(f"unknown argument {unknown[0]}; the only one is --json\n")
