@@ -10,12 +10,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
 http = get_asgi_application()
 
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402 - models are ready only now
-from channels.security.websocket import OriginValidator  # noqa: E402
 from django.conf import settings  # noqa: E402
 
-from apps.live.routing import websocket_urlpatterns  # noqa: E402
+from apps.live.routing import ExactOrigin, websocket_urlpatterns  # noqa: E402
 
 # Who opens a socket is found by the same function as for pages (apps.people.sessions), not by Channels' own middleware.
 application = ProtocolTypeRouter(
-    {"http": http, "websocket": OriginValidator(URLRouter(websocket_urlpatterns), settings.ORIGINS)}
+    {"http": http, "websocket": ExactOrigin(URLRouter(websocket_urlpatterns), settings.ORIGINS)}
 )

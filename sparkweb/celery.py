@@ -16,8 +16,12 @@ app.autodiscover_tasks(["apps.runs", "apps.watch"])
 def plan_the_beat(sender: Celery, **_: object) -> None:
     from django.conf import settings
 
-    sender.add_periodic_task(settings.REAP_PERIOD_S, sender.signature("runs.reap"), name="reap", expires=settings.REAP_PERIOD_S * 3)
-    sender.add_periodic_task(settings.WATCH_PERIOD_S, sender.signature("watch.look"), name="watch", expires=settings.WATCH_PERIOD_S)
+    sender.add_periodic_task(
+        settings.REAP_PERIOD_S, sender.signature("runs.reap"), name="reap", expires=settings.REAP_PERIOD_S * 3
+    )
+    sender.add_periodic_task(
+        settings.WATCH_PERIOD_S, sender.signature("watch.look"), name="watch", expires=settings.WATCH_PERIOD_S
+    )
 
 
 @worker_ready.connect

@@ -85,7 +85,11 @@ def wait_for_run(run: Run, say: Teller, *, within_s: float = RUN_WITHIN_S) -> Ru
         if run.ended:
             return run
         time.sleep(0.5)
-    raise DemoFailed(run.state, run.reason or "internal", f"run {run.pk} did not end within {within_s:.0f} s; it is in phase {run.phase}")
+    raise DemoFailed(
+        run.state,
+        run.reason or "internal",
+        f"run {run.pk} did not end within {within_s:.0f} s; it is in phase {run.phase}",
+    )
 
 
 def need(run: Run) -> Run:
@@ -99,20 +103,33 @@ def credential(who: Actor) -> Credential:
 
 
 def enrol(
-    who: Actor, say: Teller, *, name: str, address: str, port: int, user: str, key: Credential, jump: Node | None, fingerprints: set[str],
+    who: Actor,
+    say: Teller,
+    *,
+    name: str,
+    address: str,
+    port: int,
+    user: str,
+    key: Credential,
+    jump: Node | None,
+    fingerprints: set[str],
 ) -> Node:
     """Register a node (or find it again at its new port) and confirm the key that the machine's owner read out."""
     node = Node.objects.filter(name=name).first()
     if node is None:
         node = services.enrol(who, name=name, address=address, port=port, user=user, credential=key, jump=jump)
     else:
-        node = inventory.change_node(who, node, address=address, port=port, user=user, reason="the demo was started again")
+        node = inventory.change_node(
+            who, node, address=address, port=port, user=user, reason="the demo was started again"
+        )
     offered = [found for found in node.host_keys.order_by("type") if found.sha256 in fingerprints]
     if not offered:
         raise DemoFailed("failed", "host_key_changed", f"{name} shows none of the keys {sorted(fingerprints)}")
     for found in offered:
         node = inventory.confirm_host_key(who, node, sha256=found.sha256)
-    say(f"{name} is registered{f' behind {jump.name}' if jump else ''}; host key {offered[0].type} {offered[0].sha256} confirmed")
+    say(
+        f"{name} is registered{f' behind {jump.name}' if jump else ''}; host key {offered[0].type} {offered[0].sha256} confirmed"
+    )
     return node
 
 
@@ -126,9 +143,14 @@ def show_problems(plan: Plan, say: Teller) -> None:
 
 def clears_of(plan: Plan) -> tuple[Clear, ...]:
     """All that stands in the way and can be cleared with consent; units are stopped, not disabled."""
-    return services.clear_from([
-        {**item, "disable": False} for problem in plan.problems if problem.severity == "consent" for item in problem.clear
-    ])
+    return services.clear_from(
+        [
+            {**item, "disable": False}
+            for problem in plan.problems
+            if problem.severity == "consent"
+            for item in problem.clear
+        ]
+    )
 
 
 def launch(who: Actor, deployment: Deployment, say: Teller, *, story: str, reason: str) -> Run:
@@ -137,12 +159,16 @@ def launch(who: Actor, deployment: Deployment, say: Teller, *, story: str, reaso
     show_problems(first, say)
     clear = clears_of(first)
     plan = services.preview(who, deployment, story=story, clear=clear)
-    say(f"{story}: {sum(len(stage.steps) for stage in plan.stages)} steps, plan {plan.digest[:7]}, clears {len(clear)} things with consent")
+    say(
+        f"{story}: {sum(len(stage.steps) for stage in plan.stages)} steps, plan {plan.digest[:7]}, clears {len(clear)} things with consent"
+    )
     run = services.start(who, deployment, story=story, digest=plan.digest, reason=reason, clear=clear)
     return need(wait_for_run(run, say))
 
 
-def deployment_for(who: Actor, *, name: str, recipe: str, nodes: list[str], changes: dict[str, Any] | None = None) -> Deployment:
+def deployment_for(
+    who: Actor, *, name: str, recipe: str, nodes: list[str], changes: dict[str, Any] | None = None
+) -> Deployment:
     version = current_version(Recipe.objects.get(slug=recipe))
     body = {**version.body, **(changes or {})}
     known = Deployment.objects.filter(name=name).first()
@@ -156,8 +182,13 @@ def result(deployment: Deployment, run: Run, seconds: float) -> dict[str, Any]:
     deployment.refresh_from_db()
     run.refresh_from_db()
     return {
-        "deployment": deployment.pk, "state": deployment.state, "reason": deployment.reason, "run": run.pk, "seconds": round(seconds, 1),
-        "lines": lines.stored_lines(run), "smoke": run.outcome.get("smoke", {}).get("verdict", "missing"),
+        "deployment": deployment.pk,
+        "state": deployment.state,
+        "reason": deployment.reason,
+        "run": run.pk,
+        "seconds": round(seconds, 1),
+        "lines": lines.stored_lines(run),
+        "smoke": run.outcome.get("smoke", {}).get("verdict", "missing"),
     }
 
 
@@ -178,8 +209,12 @@ class LabProcess:
 
     def command(self, *words: str) -> str:
         done = subprocess.run(  # noqa: S603 - our own command
-            [sys.executable, "manage.py", "lab", "--folder", str(self.folder), *words], cwd=settings.BASE_DIR, capture_output=True,
-            text=True, timeout=60, check=False,
+            [sys.executable, "manage.py", "lab", "--folder", str(self.folder), *words],
+            cwd=settings.BASE_DIR,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         if done.returncode:
             raise DemoFailed("failed", "internal", f"lab {words[0]}: {done.stderr.strip()[-500:]}")
@@ -187,12 +222,18 @@ class LabProcess:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        ready = self.folder / "lab.json"  # an older one is kept until then: the pretend Sparks take their old ports from it
+        ready = (
+            self.folder / "lab.json"
+        )  # an older one is kept until then: the pretend Sparks take their old ports from it
         before = ready.stat().st_mtime_ns if ready.exists() else 0
         with (settings.VAR / "log" / "lab.log").open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "manage.py", "lab", "--folder", str(self.folder), "serve", *self.options], cwd=settings.BASE_DIR,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                [sys.executable, "manage.py", "lab", "--folder", str(self.folder), "serve", *self.options],
+                cwd=settings.BASE_DIR,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         until = time.monotonic() + 30
         while time.monotonic() < until:
@@ -205,7 +246,9 @@ class LabProcess:
             if self.process.poll() is not None:
                 break
             time.sleep(0.1)
-        raise DemoFailed("failed", "internal", f"the pretend Sparks did not start; see {settings.VAR / 'log' / 'lab.log'}")
+        raise DemoFailed(
+            "failed", "internal", f"the pretend Sparks did not start; see {settings.VAR / 'log' / 'lab.log'}"
+        )
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -232,22 +275,51 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
     public.write_text(key.public_key + "\n")
     lab.command("authorize", str(public))
     head_facts, second_facts = lab.facts["nodes"]["spark-1a32"], lab.facts["nodes"]["spark-5be3"]
-    head = enrol(editor, say, name="spark-1a32", address="127.0.0.1", port=head_facts["port"], user="aurora", key=key, jump=None,
-                 fingerprints=_fingerprints(head_facts))
-    second = enrol(editor, say, name="spark-5be3", address="192.168.200.13", port=22, user="aurora", key=key, jump=head,
-                   fingerprints=_fingerprints(second_facts))
+    head = enrol(
+        editor,
+        say,
+        name="spark-1a32",
+        address="127.0.0.1",
+        port=head_facts["port"],
+        user="aurora",
+        key=key,
+        jump=None,
+        fingerprints=_fingerprints(head_facts),
+    )
+    second = enrol(
+        editor,
+        say,
+        name="spark-5be3",
+        address="192.168.200.13",
+        port=22,
+        user="aurora",
+        key=key,
+        jump=head,
+        fingerprints=_fingerprints(second_facts),
+    )
     try:
-        services.enrol(editor, name="pro6000", address="10.1.230.190", port=22, user="aurora", credential=key, jump=head)
+        services.enrol(
+            editor, name="pro6000", address="10.1.230.190", port=22, user="aurora", credential=key, jump=head
+        )
     except Refused as no:
         say(f"pro6000 can't be registered: {no.reason} ({no.evidence.strip()}); that blocks nobody")
-    deployment = deployment_for(editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"])
+    deployment = deployment_for(
+        editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"]
+    )
     need(wait_for_run(services.probe(operator, [head, second]), say))
     for node in (head, second):
         sheet = inventory.latest_sheet(node)
-        if sheet is not None and sheet.memory is not None and sheet.memory.total_bytes and sheet.memory.available_bytes is not None:
+        if (
+            sheet is not None
+            and sheet.memory is not None
+            and sheet.memory.total_bytes
+            and sheet.memory.available_bytes is not None
+        ):
             used = (sheet.memory.total_bytes - sheet.memory.available_bytes) / 2**30
-            say(f"{node.name}: {used:.0f} of {sheet.memory.total_bytes / 2**30:.0f} GiB in use, "
-                f"{len([c for c in sheet.containers or () if c.state == 'running'])} containers run")
+            say(
+                f"{node.name}: {used:.0f} of {sheet.memory.total_bytes / 2**30:.0f} GiB in use, "
+                f"{len([c for c in sheet.containers or () if c.state == 'running'])} containers run"
+            )
     run = launch(editor, deployment, say, story="launch", reason="first launch of the demo, the GLM stack may go")
     first = result(deployment, run, time.monotonic() - started)
     say(f"serving; smoke test {first['smoke']}, {first['lines']} lines stored")
@@ -257,14 +329,24 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
     was = _wait_until_lost(deployment, say)
     need(wait_for_run(services.probe(operator, [head, second]), say))
     began = time.monotonic()
-    again = launch(operator, deployment, say, story="relaunch", reason="both Sparks were rebooted, the model is needed back")
+    again = launch(
+        operator, deployment, say, story="relaunch", reason="both Sparks were rebooted, the model is needed back"
+    )
     second_result = result(deployment, again, time.monotonic() - began)
     entry = Entry.objects.filter(run_id=again.pk, outcome="requested").order_by("id").first()
     say(f"serving again after {second_result['seconds']} s")
     return {
-        **first, "state": second_result["state"], "reason": second_result["reason"], "seconds": round(time.monotonic() - started, 1),
-        "relaunch": {"run": again.pk, "state": second_result["state"], "was": was, "seconds": second_result["seconds"],
-                     "audit_entry": entry.pk if entry else None},
+        **first,
+        "state": second_result["state"],
+        "reason": second_result["reason"],
+        "seconds": round(time.monotonic() - started, 1),
+        "relaunch": {
+            "run": again.pk,
+            "state": second_result["state"],
+            "was": was,
+            "seconds": second_result["seconds"],
+            "audit_entry": entry.pk if entry else None,
+        },
         "url": page_of(deployment),
     }
 
@@ -287,8 +369,16 @@ def _wait_until_lost(deployment: Deployment, say: Teller) -> str:
 # One real OpenSSH server and a real engine
 
 
-def play_real(engine: dict[str, Any], *, address: str, port: int, user: str, fingerprints: set[str], authorize: Callable[[str], object],
-              say: Teller) -> dict[str, Any]:
+def play_real(
+    engine: dict[str, Any],
+    *,
+    address: str,
+    port: int,
+    user: str,
+    fingerprints: set[str],
+    authorize: Callable[[str], object],
+    say: Teller,
+) -> dict[str, Any]:
     """Deploy the tiny model with real vLLM on CPU as a plain process over real SSH, prove it, stop it."""
     started = time.monotonic()
     editor = actor("ada", "admin")
@@ -296,12 +386,32 @@ def play_real(engine: dict[str, Any], *, address: str, port: int, user: str, fin
     actor("otto", "operator")
     key = credential(editor)
     authorize(key.public_key)
-    node = enrol(editor, say, name="this-machine", address=address, port=port, user=user, key=key, jump=None, fingerprints=fingerprints)
+    node = enrol(
+        editor,
+        say,
+        name="this-machine",
+        address=address,
+        port=port,
+        user=user,
+        key=key,
+        jump=None,
+        fingerprints=fingerprints,
+    )
     deployment = deployment_for(
-        editor, name="tiny-qwen3", recipe="vllm-process", nodes=["this-machine"],
-        changes={"model": f"local/{engine['served_model_name']}", "model_path": engine["model_path"], "executable": engine["executable"],
-                 "served_model_name": engine["served_model_name"], "port": engine["port"], "arguments": list(engine["arguments"]),
-                 "environment": sorted(engine["environment"].items()), "smoke_max_tokens": 24},
+        editor,
+        name="tiny-qwen3",
+        recipe="vllm-process",
+        nodes=["this-machine"],
+        changes={
+            "model": f"local/{engine['served_model_name']}",
+            "model_path": engine["model_path"],
+            "executable": engine["executable"],
+            "served_model_name": engine["served_model_name"],
+            "port": engine["port"],
+            "arguments": list(engine["arguments"]),
+            "environment": sorted(engine["environment"].items()),
+            "smoke_max_tokens": 24,
+        },
     )
     need(wait_for_run(services.probe(editor, [node]), say))
     run = launch(editor, deployment, say, story="launch", reason="the demo with a real engine")
@@ -313,5 +423,10 @@ def play_real(engine: dict[str, Any], *, address: str, port: int, user: str, fin
     need(wait_for_run(stop, say))
     deployment.refresh_from_db()
     say(f"stopped; the deployment is {deployment.state}")
-    return {**told, "seconds": round(time.monotonic() - started, 1), "stopped": {"run": stop.pk, "state": deployment.state},
-            "probe": sheet_run.pk, "url": page_of(deployment)}
+    return {
+        **told,
+        "seconds": round(time.monotonic() - started, 1),
+        "stopped": {"run": stop.pk, "state": deployment.state},
+        "probe": sheet_run.pk,
+        "url": page_of(deployment),
+    }

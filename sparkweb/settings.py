@@ -26,7 +26,9 @@ PORT = int(os.environ.get("PORT", "8000"))
 ORIGINS = env.words("ORIGINS") or [f"http://127.0.0.1:{PORT}", f"http://localhost:{PORT}"]
 ALLOWED_HOSTS = sorted({urlsplit(origin).hostname or "" for origin in ORIGINS})
 if "" in ALLOWED_HOSTS:
-    raise ImproperlyConfigured(f"ORIGINS={ORIGINS}: each must look like https://sparkweb.example or http://127.0.0.1:8000")
+    raise ImproperlyConfigured(
+        f"ORIGINS={ORIGINS}: each must look like https://sparkweb.example or http://127.0.0.1:8000"
+    )
 CSRF_TRUSTED_ORIGINS = ORIGINS
 HTTPS = all(origin.startswith("https://") for origin in ORIGINS)
 
@@ -199,7 +201,9 @@ SECURE_SSL_REDIRECT = False  # nothing listens on plain HTTP when HTTPS is on
 SECURE_HSTS_SECONDS = 31536000 if HTTPS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = HTTPS
 SECURE_HSTS_PRELOAD = False
-SILENCED_SYSTEM_CHECKS = ["security.W008", "security.W021"] + ([] if HTTPS else ["security.W004", "security.W012", "security.W016"])
+SILENCED_SYSTEM_CHECKS = ["security.W008", "security.W021"] + (
+    [] if HTTPS else ["security.W004", "security.W012", "security.W016"]
+)
 X_FRAME_OPTIONS = "DENY"
 _sockets = [origin.replace("http", "ws", 1) for origin in ORIGINS]
 CONTENT_SECURITY_POLICY = {

@@ -44,7 +44,9 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as problem:
-            raise CannotStart(f"{host}:{port} can't be used ({problem.strerror}). Choose another with PORT=8001.") from None
+            raise CannotStart(
+                f"{host}:{port} can't be used ({problem.strerror}). Choose another with PORT=8001."
+            ) from None
 
 
 def choose_redis(var: Path) -> None:
@@ -54,10 +56,24 @@ def choose_redis(var: Path) -> None:
     run = var / "run"
     run.mkdir(parents=True, exist_ok=True, mode=0o700)
     port, password = free_port(), secrets.token_hex(24)
-    _private(run / "redis.conf", "\n".join([
-        "bind 127.0.0.1", f"port {port}", f"requirepass {password}", "protected-mode yes", 'save ""', "appendonly no", "daemonize no",
-        "maxmemory-policy noeviction", f'dir "{run}"', "loglevel warning", "",
-    ]))
+    _private(
+        run / "redis.conf",
+        "\n".join(
+            [
+                "bind 127.0.0.1",
+                f"port {port}",
+                f"requirepass {password}",
+                "protected-mode yes",
+                'save ""',
+                "appendonly no",
+                "daemonize no",
+                "maxmemory-policy noeviction",
+                f'dir "{run}"',
+                "loglevel warning",
+                "",
+            ]
+        ),
+    )
     _private(run / "redis.json", json.dumps({"url": f"redis://:{password}@127.0.0.1:{port}/0", "port": port}))
 
 
@@ -81,7 +97,9 @@ def _redis_binary() -> str:
             found = shutil.which(name)
             if found:
                 return found
-        raise CannotStart(f"No Redis server: {problem}. Install one (apt-get install redis-server) or set REDIS_URL.") from None
+        raise CannotStart(
+            f"No Redis server: {problem}. Install one (apt-get install redis-server) or set REDIS_URL."
+        ) from None
 
 
 def _private(path: Path, text: str) -> None:
@@ -92,8 +110,26 @@ def _private(path: Path, text: str) -> None:
 
 def programs(var: Path, *, host: str, port: int) -> list[Program]:
     python = sys.executable
-    web = (python, "-m", "uvicorn", "sparkweb.asgi:application", "--host", host, "--port", str(port), "--lifespan", "off",
-           "--ws-max-size", "65536", "--timeout-graceful-shutdown", "5", "--no-server-header", "--no-access-log", "--log-level", "warning")
+    web = (
+        python,
+        "-m",
+        "uvicorn",
+        "sparkweb.asgi:application",
+        "--host",
+        host,
+        "--port",
+        str(port),
+        "--lifespan",
+        "off",
+        "--ws-max-size",
+        "65536",
+        "--timeout-graceful-shutdown",
+        "5",
+        "--no-server-header",
+        "--no-access-log",
+        "--log-level",
+        "warning",
+    )
     certificate, key = os.environ.get("TLS_CERTIFICATE"), os.environ.get("TLS_KEY")
     if certificate and key:
         web = (*web, "--ssl-certfile", certificate, "--ssl-keyfile", key)
@@ -102,9 +138,38 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
     return [
         *([redis] if redis else []),
         Program("web", web, 20),
-        Program("worker", (*celery, "worker", "--pool", "threads", "--concurrency", str(CONCURRENCY), "--loglevel", "warning",
-                           "--without-gossip", "--without-mingle", "--hostname", f"sparkweb-{port}@%h"), 20),
-        Program("beat", (*celery, "beat", "--schedule", str(var / "run" / "beat-schedule"), "--pidfile", "", "--loglevel", "warning"), 20),
+        Program(
+            "worker",
+            (
+                *celery,
+                "worker",
+                "--pool",
+                "threads",
+                "--concurrency",
+                str(CONCURRENCY),
+                "--loglevel",
+                "warning",
+                "--without-gossip",
+                "--without-mingle",
+                "--hostname",
+                f"sparkweb-{port}@%h",
+            ),
+            20,
+        ),
+        Program(
+            "beat",
+            (
+                *celery,
+                "beat",
+                "--schedule",
+                str(var / "run" / "beat-schedule"),
+                "--pidfile",
+                "",
+                "--loglevel",
+                "warning",
+            ),
+            20,
+        ),
     ]
 
 
@@ -122,8 +187,10 @@ def write_config(var: Path, all_programs: Sequence[Program]) -> Path:
     def path(value: Path) -> str:
         return str(value).replace("%", "%%")
 
-    parts = [f"[supervisord]\nnodaemon=true\nsilent=true\nlogfile={path(logs / 'supervisor.log')}\nlogfile_maxbytes=10MB\n"
-             f"pidfile={path(run / 'supervisord.pid')}\nloglevel=info\n" + ("user=root\n" if os.geteuid() == 0 else "")]
+    parts = [
+        f"[supervisord]\nnodaemon=true\nsilent=true\nlogfile={path(logs / 'supervisor.log')}\nlogfile_maxbytes=10MB\n"
+        f"pidfile={path(run / 'supervisord.pid')}\nloglevel=info\n" + ("user=root\n" if os.geteuid() == 0 else "")
+    ]
     for program in all_programs:
         parts.append(
             f"[program:{program.name}]\ncommand={_quoted(program.words)}\ndirectory={path(Path(__file__).resolve().parent.parent)}\n"
@@ -147,7 +214,9 @@ class Stack:
         check_port(self.host, self.port)
         config = write_config(self.var, programs(self.var, host=self.host, port=self.port))
         self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and configuration
-            [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)], stdin=subprocess.DEVNULL, start_new_session=True,
+            [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def wait_ready(self, seconds: float = 60.0) -> None:
@@ -157,7 +226,9 @@ class Stack:
         until, last = time.monotonic() + seconds, "nothing listens yet"
         while time.monotonic() < until:
             if self.process is not None and self.process.poll() is not None:
-                raise CannotStart(f"the supervisor ended with {self.process.returncode}:\n{self.log_tail('supervisor')}")
+                raise CannotStart(
+                    f"the supervisor ended with {self.process.returncode}:\n{self.log_tail('supervisor')}"
+                )
             try:
                 with urllib.request.urlopen(url, timeout=3):  # noqa: S310 - our own address
                     return

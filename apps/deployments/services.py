@@ -25,19 +25,31 @@ ON_RANK_LOST = ("stop", "report")
 def spec_from(*, name: str, body: Mapping[str, Any], nodes: Sequence[str], on_rank_lost: str = "stop") -> Spec:
     """A valid Spec. Raises Refused for the first field that is wrong."""
     if not NAME.fullmatch(name):
-        raise Refused("bad_input", f"{name!r} is no deployment name.", field="name",
-                      remedy="Use 1 to 63 small letters, digits, dots or dashes, e.g. qwen3.5-122b.")
+        raise Refused(
+            "bad_input",
+            f"{name!r} is no deployment name.",
+            field="name",
+            remedy="Use 1 to 63 small letters, digits, dots or dashes, e.g. qwen3.5-122b.",
+        )
     if on_rank_lost not in ON_RANK_LOST:
-        raise Refused("bad_input", f"on_rank_lost is {on_rank_lost!r}.", field="on_rank_lost", remedy="Use stop or report.")
+        raise Refused(
+            "bad_input", f"on_rank_lost is {on_rank_lost!r}.", field="on_rank_lost", remedy="Use stop or report."
+        )
     known = {node.name: node for node in Node.objects.filter(name__in=list(nodes))}
     for wanted in nodes:
         if wanted not in known:
-            raise Refused("bad_input", f"There is no node called {wanted}.", field="nodes", remedy="Add it under Nodes first.")
+            raise Refused(
+                "bad_input", f"There is no node called {wanted}.", field="nodes", remedy="Add it under Nodes first."
+            )
     try:
         spec = Spec.from_json({**body, "name": name, "nodes": list(nodes), "on_rank_lost": on_rank_lost})
     except (TypeError, ValueError) as problem:
-        raise Refused("bad_input", f"The specification can't be read: {problem}.", field="spec",
-                      remedy="Use the fields of the recipe; see docs/recipes.md.") from None
+        raise Refused(
+            "bad_input",
+            f"The specification can't be read: {problem}.",
+            field="spec",
+            remedy="Use the fields of the recipe; see docs/recipes.md.",
+        ) from None
     for error in validate(spec):
         raise Refused("bad_input", error.message, field=error.field, remedy=error.remedy)
     return spec
@@ -45,34 +57,63 @@ def spec_from(*, name: str, body: Mapping[str, Any], nodes: Sequence[str], on_ra
 
 @transaction.atomic
 def create(
-    actor: Actor, *, name: str, body: Mapping[str, Any], nodes: Sequence[str], recipe_version: RecipeVersion | None = None,
-    on_rank_lost: str = "stop", reason: str = "",
+    actor: Actor,
+    *,
+    name: str,
+    body: Mapping[str, Any],
+    nodes: Sequence[str],
+    recipe_version: RecipeVersion | None = None,
+    on_rank_lost: str = "stop",
+    reason: str = "",
 ) -> Deployment:
     """Make a deployment with its first revision. Nothing runs yet."""
     name = name.strip()
     spec = spec_from(name=name, body=body, nodes=nodes, on_rank_lost=on_rank_lost)
     try:
         with transaction.atomic():
-            made = Deployment.objects.create(name=name, recipe_version=recipe_version, on_rank_lost=on_rank_lost, created_by=actor.name)
+            made = Deployment.objects.create(
+                name=name, recipe_version=recipe_version, on_rank_lost=on_rank_lost, created_by=actor.name
+            )
     except IntegrityError:
-        raise Refused("bad_input", f"A deployment called {name} exists.", field="name", remedy="Choose another name.") from None
+        raise Refused(
+            "bad_input", f"A deployment called {name} exists.", field="name", remedy="Choose another name."
+        ) from None
     Revision.objects.create(deployment=made, number=1, body=spec.to_json(), created_by=actor.name, reason=reason)
-    record(actor, "deployment:created", object_type="deployment", object_id=str(made.pk), object_name=name, reason=reason,
-           after=spec.to_json())
+    record(
+        actor,
+        "deployment:created",
+        object_type="deployment",
+        object_id=str(made.pk),
+        object_name=name,
+        reason=reason,
+        after=spec.to_json(),
+    )
     ring_on_commit("fleet", 0)
     return made
 
 
 @transaction.atomic
-def revise(actor: Actor, deployment: Deployment, *, body: Mapping[str, Any], nodes: Sequence[str], reason: str) -> Revision:
+def revise(
+    actor: Actor, deployment: Deployment, *, body: Mapping[str, Any], nodes: Sequence[str], reason: str
+) -> Revision:
     """Add a revision. What runs keeps running; the next launch uses it."""
     before = deployment.revision
     spec = spec_from(name=deployment.name, body=body, nodes=nodes, on_rank_lost=deployment.on_rank_lost)
     if spec == before.spec:
         return before
-    made = Revision.objects.create(deployment=deployment, number=before.number + 1, body=spec.to_json(), created_by=actor.name, reason=reason)
-    record(actor, "deployment:revised", object_type="deployment", object_id=str(deployment.pk), object_name=deployment.name,
-           reason=reason, before=before.body, after=made.body)
+    made = Revision.objects.create(
+        deployment=deployment, number=before.number + 1, body=spec.to_json(), created_by=actor.name, reason=reason
+    )
+    record(
+        actor,
+        "deployment:revised",
+        object_type="deployment",
+        object_id=str(deployment.pk),
+        object_name=deployment.name,
+        reason=reason,
+        before=before.body,
+        after=made.body,
+    )
     ring_on_commit("deployment", deployment.pk, deployment.version)
     return made
 
@@ -81,7 +122,10 @@ def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clea
     """An editor's consent, so that a later relaunch by an operator may clear exactly the same again."""
     for item in clear:
         Consent.objects.update_or_create(
-            deployment=deployment, node=item.node, kind=item.kind, name=item.name,
+            deployment=deployment,
+            node=item.node,
+            kind=item.kind,
+            name=item.name,
             defaults={"disable": item.disable, "given_by": actor.name, "given_at": timezone.now(), "reason": reason},
         )
 

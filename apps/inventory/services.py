@@ -61,20 +61,31 @@ def make_credential(actor: Actor, *, name: str, private_key: str = "", passphras
     try:
         with transaction.atomic():
             made = Credential.objects.create(
-                name=name, kind=kind, public_key=public, sealed_private_key=sealing.seal(private, context=KEY_CONTEXT),
+                name=name,
+                kind=kind,
+                public_key=public,
+                sealed_private_key=sealing.seal(private, context=KEY_CONTEXT),
                 created_by=actor.name,
             )
     except IntegrityError:
         raise bad("name", f"A credential called {name} exists.", "Choose another name.") from None
-    record(actor, "credential:added", object_type="credential", object_id=str(made.pk), object_name=name,
-           after={"kind": kind, "public": public})
+    record(
+        actor,
+        "credential:added",
+        object_type="credential",
+        object_id=str(made.pk),
+        object_name=name,
+        after={"kind": kind, "public": public},
+    )
     return made
 
 
 def checked_label(name: str) -> str:
     name = name.strip()
     if not name or len(name) > 80 or any(ord(character) < 32 for character in name):
-        raise bad("name", "The name is empty, too long or holds control characters.", "Give 1 to 80 printable characters.")
+        raise bad(
+            "name", "The name is empty, too long or holds control characters.", "Give 1 to 80 printable characters."
+        )
     return name
 
 
@@ -98,15 +109,26 @@ def _uploaded(text: str, passphrase: str) -> tuple[str, str]:
         key = load(data, password=password)
     except (TypeError, ValueError) as problem:
         if "password" in str(problem).lower() or "decrypt" in str(problem).lower():
-            raise bad("passphrase", "The key is encrypted and this passphrase does not open it.", "Give its passphrase.") from None
-        raise bad("private_key", "This is no private key in OpenSSH or PEM form.",
-                  "Paste the whole file that begins with -----BEGIN … PRIVATE KEY-----, not the .pub file.") from None
-    except Exception:  # noqa: BLE001 - cryptography raises its own tree for unsupported formats
-        raise bad("private_key", "This kind of key is not supported.", "Use ed25519, ECDSA or RSA of 2048 bits or more.") from None
-    if isinstance(key, dsa.DSAPrivateKey) or not isinstance(
-        key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
-    ) or (isinstance(key, rsa.RSAPrivateKey) and key.key_size < 2048):
-        raise bad("private_key", "This kind of key is not supported.", "Use ed25519, ECDSA or RSA of 2048 bits or more.")
+            raise bad(
+                "passphrase", "The key is encrypted and this passphrase does not open it.", "Give its passphrase."
+            ) from None
+        raise bad(
+            "private_key",
+            "This is no private key in OpenSSH or PEM form.",
+            "Paste the whole file that begins with -----BEGIN … PRIVATE KEY-----, not the .pub file.",
+        ) from None
+    except Exception:
+        raise bad(
+            "private_key", "This kind of key is not supported.", "Use ed25519, ECDSA or RSA of 2048 bits or more."
+        ) from None
+    if (
+        isinstance(key, dsa.DSAPrivateKey)
+        or not isinstance(key, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey)
+        or (isinstance(key, rsa.RSAPrivateKey) and key.key_size < 2048)
+    ):
+        raise bad(
+            "private_key", "This kind of key is not supported.", "Use ed25519, ECDSA or RSA of 2048 bits or more."
+        )
     return _openssh(key)
 
 
@@ -115,11 +137,19 @@ def keep_secret(actor: Actor, *, name: str, value: str) -> Secret:
     """Store or replace a named secret. The value is never shown again."""
     name = checked_label(name)
     if not value or len(value) > 8192 or "\0" in value or "\n" in value:
-        raise bad("value", "The value is empty, longer than 8192 characters, or has a line break.", "Paste the bare token.")
+        raise bad(
+            "value", "The value is empty, longer than 8192 characters, or has a line break.", "Paste the bare token."
+        )
     made, new = Secret.objects.update_or_create(
         name=name, defaults={"sealed_value": sealing.seal(value, context=SECRET_CONTEXT)}
     )
-    record(actor, "secret:added" if new else "secret:changed", object_type="secret", object_id=str(made.pk), object_name=name)
+    record(
+        actor,
+        "secret:added" if new else "secret:changed",
+        object_type="secret",
+        object_id=str(made.pk),
+        object_name=name,
+    )
     return made
 
 
@@ -143,7 +173,9 @@ def check_node(*, name: str, address: str, port: int | str, user: str, jump: Nod
         raise bad("name", f"A node called {name} exists.", "Choose another name, or open that node.")
     address, number, user = check_door(address=address, port=port, user=user)
     if jump is not None and jump.state != Node.State.READY:
-        raise bad("jump", f"The host key of {jump.name} is not confirmed.", "Confirm it first, then add nodes behind it.")
+        raise bad(
+            "jump", f"The host key of {jump.name} is not confirmed.", "Confirm it first, then add nodes behind it."
+        )
     return name, address, number, user
 
 
@@ -151,7 +183,11 @@ def check_door(*, address: str, port: int | str, user: str) -> tuple[str, int, s
     """Clean the fields that say where and as whom we knock. Raises Refused for the first that is wrong."""
     address, user = address.strip(), user.strip()
     if not ADDRESS.fullmatch(address):
-        raise bad("address", f"{address!r} is no host name or address.", "Give a DNS name or an IP address, without user or port.")
+        raise bad(
+            "address",
+            f"{address!r} is no host name or address.",
+            "Give a DNS name or an IP address, without user or port.",
+        )
     try:
         number = int(port)
     except (TypeError, ValueError):
@@ -165,21 +201,42 @@ def check_door(*, address: str, port: int | str, user: str) -> tuple[str, int, s
 
 @transaction.atomic
 def add_node(
-    actor: Actor, *, name: str, address: str, port: int, user: str, credential: Credential, jump: Node | None,
+    actor: Actor,
+    *,
+    name: str,
+    address: str,
+    port: int,
+    user: str,
+    credential: Credential,
+    jump: Node | None,
     found: Sequence[Mapping[str, str]],
 ) -> Node:
     """Store a node with the host keys that a scan found: [{type, base64, sha256}]. It stays unconfirmed until somebody says yes."""
     name, address, port, user = check_node(name=name, address=address, port=port, user=user, jump=jump)
     try:
         with transaction.atomic():
-            node = Node.objects.create(name=name, address=address, port=port, user=user, credential=credential, jump=jump)
+            node = Node.objects.create(
+                name=name, address=address, port=port, user=user, credential=credential, jump=jump
+            )
     except IntegrityError:
         raise bad("name", f"A node called {name} exists.", "Choose another name.") from None
     for key in found:
         HostKey.objects.create(node=node, type=key["type"], base64=key["base64"], sha256=key["sha256"])
-    record(actor, "node:added", object_type="node", object_id=str(node.pk), object_name=name,
-           after={"address": address, "port": port, "user": user, "jump": jump.name if jump else None,
-                  "credential": credential.name, "host keys offered": [key["sha256"] for key in found]})
+    record(
+        actor,
+        "node:added",
+        object_type="node",
+        object_id=str(node.pk),
+        object_name=name,
+        after={
+            "address": address,
+            "port": port,
+            "user": user,
+            "jump": jump.name if jump else None,
+            "credential": credential.name,
+            "host keys offered": [key["sha256"] for key in found],
+        },
+    )
     ring_on_commit("fleet", 0)
     return node
 
@@ -192,8 +249,16 @@ def change_node(actor: Actor, node: Node, *, address: str, port: int | str, user
     after = {"address": address, "port": number, "user": user}
     if before != after:
         Node.objects.filter(pk=node.pk).update(**after, version=F("version") + 1)
-        record(actor, "node:changed", object_type="node", object_id=str(node.pk), object_name=node.name, reason=reason,
-               before=before, after=after)
+        record(
+            actor,
+            "node:changed",
+            object_type="node",
+            object_id=str(node.pk),
+            object_name=node.name,
+            reason=reason,
+            before=before,
+            after=after,
+        )
         node.refresh_from_db()
         _news(node)
     return node
@@ -207,16 +272,31 @@ def confirm_host_key(actor: Actor, node: Node, *, sha256: str) -> Node:
         wanted = f"SHA256:{wanted}"
     key = node.host_keys.filter(sha256=wanted.rstrip("=")).first()
     if key is None:
-        raise Refused("host_key_unknown", f"{node.name} did not show a key with the fingerprint {sha256.strip() or '(empty)'}.",
-                      field="sha256", remedy="Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the node.")
+        raise Refused(
+            "host_key_unknown",
+            f"{node.name} did not show a key with the fingerprint {sha256.strip() or '(empty)'}.",
+            field="sha256",
+            remedy="Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the node.",
+        )
     if node.state == Node.State.STOPPED:
-        raise Refused("host_key_changed", f"The host key of {node.name} changed.", field="sha256", status=409,
-                      remedy="An admin must replace the pinned key, with a reason.")
+        raise Refused(
+            "host_key_changed",
+            f"The host key of {node.name} changed.",
+            field="sha256",
+            status=409,
+            remedy="An admin must replace the pinned key, with a reason.",
+        )
     if key.state != HostKey.State.PINNED:
         key.state, key.confirmed_at, key.confirmed_by = HostKey.State.PINNED, timezone.now(), actor.name
         key.save()
-        record(actor, "node:host_key_confirmed", object_type="node", object_id=str(node.pk), object_name=node.name,
-               after={"type": key.type, "sha256": key.sha256})
+        record(
+            actor,
+            "node:host_key_confirmed",
+            object_type="node",
+            object_id=str(node.pk),
+            object_name=node.name,
+            after={"type": key.type, "sha256": key.sha256},
+        )
     Node.objects.filter(pk=node.pk).update(state=Node.State.READY, version=F("version") + 1)
     node.refresh_from_db()
     _news(node)
@@ -227,21 +307,41 @@ def confirm_host_key(actor: Actor, node: Node, *, sha256: str) -> Node:
 def repin_host_key(actor: Actor, node: Node, *, sha256: str, reason: str) -> Node:
     """Trust another key than before: an admin's act with a reason. The old pins of the same type go."""
     if not reason.strip():
-        raise bad("reason", "A new host key needs a reason.", "Say why the key changed, e.g. reinstalled on Monday by Ana.")
+        raise bad(
+            "reason", "A new host key needs a reason.", "Say why the key changed, e.g. reinstalled on Monday by Ana."
+        )
     wanted = sha256.strip() if sha256.strip().startswith("SHA256:") else f"SHA256:{sha256.strip()}"
     key = node.host_keys.filter(sha256=wanted.rstrip("=")).first()
     if key is None:
-        raise Refused("host_key_unknown", f"{node.name} did not show a key with this fingerprint.", field="sha256",
-                      remedy="Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the node.")
+        raise Refused(
+            "host_key_unknown",
+            f"{node.name} did not show a key with this fingerprint.",
+            field="sha256",
+            remedy="Compare with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the node.",
+        )
     before = list(node.host_keys.filter(state=HostKey.State.PINNED).values_list("sha256", flat=True))
     node.host_keys.filter(state=HostKey.State.PINNED).exclude(pk=key.pk).delete()
     node.host_keys.exclude(pk=key.pk).update(state=HostKey.State.OFFERED)
-    HostKey.objects.filter(pk=key.pk).update(state=HostKey.State.PINNED, confirmed_at=timezone.now(), confirmed_by=actor.name)
-    Node.objects.filter(pk=node.pk).update(
-        state=Node.State.READY, unreachable_since=None, unreachable_reason="", unreachable_evidence="", version=F("version") + 1
+    HostKey.objects.filter(pk=key.pk).update(
+        state=HostKey.State.PINNED, confirmed_at=timezone.now(), confirmed_by=actor.name
     )
-    record(actor, "node:host_key_replaced", object_type="node", object_id=str(node.pk), object_name=node.name, reason=reason,
-           before={"sha256": before}, after={"sha256": key.sha256})
+    Node.objects.filter(pk=node.pk).update(
+        state=Node.State.READY,
+        unreachable_since=None,
+        unreachable_reason="",
+        unreachable_evidence="",
+        version=F("version") + 1,
+    )
+    record(
+        actor,
+        "node:host_key_replaced",
+        object_type="node",
+        object_id=str(node.pk),
+        object_name=node.name,
+        reason=reason,
+        before={"sha256": before},
+        after={"sha256": key.sha256},
+    )
     node.refresh_from_db()
     _news(node)
     return node
@@ -252,16 +352,27 @@ def remove_node(actor: Actor, node: Node, *, reason: str = "") -> None:
     """Forget a node that nothing refers to. Raises Refused when deployments, runs or nodes behind it still do."""
     behind = list(node.behind.values_list("name", flat=True))
     if behind:
-        raise Refused("in_use", f"{', '.join(behind)} can only be reached through {node.name}.", status=409,
-                      remedy="Remove those nodes first.")
+        raise Refused(
+            "in_use",
+            f"{', '.join(behind)} can only be reached through {node.name}.",
+            status=409,
+            remedy="Remove those nodes first.",
+        )
     if node.ranks.exists():
-        raise Refused("in_use", f"A deployment has ranks on {node.name}.", status=409, remedy="Stop and archive it first.")
+        raise Refused(
+            "in_use", f"A deployment has ranks on {node.name}.", status=409, remedy="Stop and archive it first."
+        )
     identity, name = node.pk, node.name
     try:
         with transaction.atomic():
             node.delete()
     except IntegrityError:
-        raise Refused("in_use", f"Runs in the history name {name}.", status=409, remedy="It stays, so that history stays readable.") from None
+        raise Refused(
+            "in_use",
+            f"Runs in the history name {name}.",
+            status=409,
+            remedy="It stays, so that history stays readable.",
+        ) from None
     record(actor, "node:removed", object_type="node", object_id=str(identity), object_name=name, reason=reason)
     ring_on_commit("fleet", 0)
 
@@ -277,15 +388,28 @@ def _news(node: Node) -> None:
 def endpoint(node: Node) -> Endpoint:
     """How a worker reaches the node: keys unsealed, pinned host keys of every hop. Raises Refused for an unconfirmed or stopped hop."""
     if node.state == Node.State.UNCONFIRMED:
-        raise Refused("host_key_unknown", f"Nobody has confirmed the host key of {node.name}.", status=409,
-                      remedy="Open the node, compare the fingerprint and confirm it.")
+        raise Refused(
+            "host_key_unknown",
+            f"Nobody has confirmed the host key of {node.name}.",
+            status=409,
+            remedy="Open the node, compare the fingerprint and confirm it.",
+        )
     if node.state == Node.State.STOPPED:
-        raise Refused("host_key_changed", f"The host key of {node.name} changed; nothing is done there.", status=409,
-                      remedy="If the node was reinstalled, an admin replaces the pinned key with a reason.")
+        raise Refused(
+            "host_key_changed",
+            f"The host key of {node.name} changed; nothing is done there.",
+            status=409,
+            remedy="If the node was reinstalled, an admin replaces the pinned key with a reason.",
+        )
     pinned = node.host_keys.filter(state=HostKey.State.PINNED).order_by("type")
     return Endpoint(
-        name=node.name, address=node.address, port=node.port, user=node.user, private_key=private_key(node.credential),
-        host_keys=tuple((key.type, key.base64) for key in pinned), via=endpoint(node.jump) if node.jump else None,
+        name=node.name,
+        address=node.address,
+        port=node.port,
+        user=node.user,
+        private_key=private_key(node.credential),
+        host_keys=tuple((key.type, key.base64) for key in pinned),
+        via=endpoint(node.jump) if node.jump else None,
     )
 
 
@@ -313,8 +437,13 @@ def store_sheet(node: Node, sheet: Sheet) -> SheetRow:
 def seen(node: Node, *, boot_id: str = "") -> None:
     """The node answered."""
     Node.objects.filter(pk=node.pk).update(
-        last_seen_at=timezone.now(), unreachable_since=None, unreachable_reason="", unreachable_evidence="", unreachable_hop="",
-        boot_id=boot_id or node.boot_id, version=F("version") + 1,
+        last_seen_at=timezone.now(),
+        unreachable_since=None,
+        unreachable_reason="",
+        unreachable_evidence="",
+        unreachable_hop="",
+        boot_id=boot_id or node.boot_id,
+        version=F("version") + 1,
     )
     _news(node)
 
@@ -322,16 +451,27 @@ def seen(node: Node, *, boot_id: str = "") -> None:
 @transaction.atomic
 def not_reached(node: Node, *, reason: str, evidence: str, hop: str) -> None:
     """The node did not answer: nothing is destroyed, the last sheet stays. A changed host key stops the node."""
-    fields: dict[str, Any] = {"unreachable_reason": reason, "unreachable_evidence": evidence[:2000], "unreachable_hop": hop,
-                              "version": F("version") + 1}
+    fields: dict[str, Any] = {
+        "unreachable_reason": reason,
+        "unreachable_evidence": evidence[:2000],
+        "unreachable_hop": hop,
+        "version": F("version") + 1,
+    }
     if node.unreachable_since is None:
         fields["unreachable_since"] = timezone.now()
     if reason == "host_key_changed" and hop == node.name and node.state == Node.State.READY:
         fields["state"] = Node.State.STOPPED
         from apps.audit.actor import robot
 
-        record(robot("host key check"), "node:host_key_mismatch", object_type="node", object_id=str(node.pk),
-               object_name=node.name, outcome="denied", after={"seen": evidence[:300]})
+        record(
+            robot("host key check"),
+            "node:host_key_mismatch",
+            object_type="node",
+            object_id=str(node.pk),
+            object_name=node.name,
+            outcome="denied",
+            after={"seen": evidence[:300]},
+        )
     Node.objects.filter(pk=node.pk).update(**fields)
     _news(node)
 
@@ -341,5 +481,6 @@ def keys_offered(node: Node, found: Sequence[Mapping[str, str]]) -> None:
     """Remember keys that the node's door showed, e.g. after a change, so that an admin can compare and pin."""
     for key in found:
         state = HostKey.State.REFUSED if node.state == Node.State.STOPPED else HostKey.State.OFFERED
-        HostKey.objects.get_or_create(node=node, type=key["type"], sha256=key["sha256"],
-                                      defaults={"base64": key["base64"], "state": state})
+        HostKey.objects.get_or_create(
+            node=node, type=key["type"], sha256=key["sha256"], defaults={"base64": key["base64"], "state": state}
+        )

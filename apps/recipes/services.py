@@ -29,8 +29,12 @@ def load_shipped() -> int:
             continue
         Recipe.objects.filter(pk=recipe.pk).update(name=body["name"], description=body["description"])
         RecipeVersion.objects.create(
-            recipe=recipe, number=1 if newest is None else newest.number + 1, body=body["spec"],
-            world_size=body["world_size"], tested_on=body["tested_on"], created_by="sparkweb",
+            recipe=recipe,
+            number=1 if newest is None else newest.number + 1,
+            body=body["spec"],
+            world_size=body["world_size"],
+            tested_on=body["tested_on"],
+            created_by="sparkweb",
         )
         changed += 1
     return changed

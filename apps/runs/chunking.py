@@ -96,7 +96,9 @@ class Chunker:
         if end and end == len(buffer) and window.endswith(b"\r") and not (ended or idle):
             end = max(window[:-1].rfind(b"\n"), window[:-1].rfind(b"\r")) + 1  # a \n may follow
         if end and end < len(buffer) and buffer[end - 1 : end + 1] == b"\r\n":
-            end = end + 1 if end + 1 <= safe else max(window[: end - 1].rfind(b"\n"), window[: end - 1].rfind(b"\r")) + 1
+            end = (
+                end + 1 if end + 1 <= safe else max(window[: end - 1].rfind(b"\n"), window[: end - 1].rfind(b"\r")) + 1
+            )
         if end:
             return end
         if ended or len(window) >= LONG_LINE:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from apps.diagnosis import api
+from apps.diagnosis.explaining import explain
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
 from apps.diagnosis.vllm import Reader as VllmReader
@@ -34,6 +35,7 @@ LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
 DEAD_LOOKS = 3
+SILENT_DEATHS = ("exited", "rank_lost")
 
 
 class Journal(Protocol):
@@ -43,7 +45,9 @@ class Journal(Protocol):
     def started_at(self, key: str) -> float: ...
     def job_id(self, key: str) -> str: ...
     def begin(self, key: str, *, job_id: str = "") -> None: ...
-    def finish(self, key: str, state: str, *, reason: str | None = None, evidence: str = "", note: str = "") -> None: ...
+    def finish(
+        self, key: str, state: str, *, reason: str | None = None, evidence: str = "", note: str = ""
+    ) -> None: ...
     def progress(self, key: str, progress: Mapping[str, Any], facts: Mapping[str, Any]) -> None: ...
     def phase(self, phase: str) -> None: ...
     def position(self, key: str) -> int: ...
@@ -93,8 +97,15 @@ class Executor:
     `model_paths` are folders by node that a probe looks into besides the usual ones."""
 
     def __init__(
-        self, plan: Plan, journal: Journal, doors: Doors, *, run_id: int, code: str,
-        environment_of: Callable[[Step], Mapping[str, str]], model_paths: Mapping[str, Sequence[str]] | None = None,
+        self,
+        plan: Plan,
+        journal: Journal,
+        doors: Doors,
+        *,
+        run_id: int,
+        code: str,
+        environment_of: Callable[[Step], Mapping[str, str]],
+        model_paths: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.plan, self.journal, self.doors = plan, journal, doors
         self.run_id, self.code, self.environment_of = run_id, code, environment_of
@@ -107,7 +118,12 @@ class Executor:
         self.said: dict[str, str] = {}
         self.moved_at = time.time()
         self.dead: dict[str, int] = {}
-        self._pool = ThreadPoolExecutor(max_workers=max(4, min(64, 2 * len(plan.nodes))), thread_name_prefix=f"run{run_id}")
+        self.killed_before: dict[
+            str, set[tuple[str, int | None]]
+        ] = {}  # node -> whom the kernel had ended before this run
+        self._pool = ThreadPoolExecutor(
+            max_workers=max(4, min(64, 2 * len(plan.nodes))), thread_name_prefix=f"run{run_id}"
+        )
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -165,8 +181,13 @@ class Executor:
     def _followed(self, node: str) -> list[Step]:
         """Steps on this node whose job may still print: long-lived ones, and a started ordinary job."""
         return [
-            step for stage in self.plan.stages for step in stage.steps
-            if step.node == node and step.kind in ("job", "serve") and self.journal.job_id(step.key) and not self.journal.drained(step.key)
+            step
+            for stage in self.plan.stages
+            for step in stage.steps
+            if step.node == node
+            and step.kind in ("job", "serve")
+            and self.journal.job_id(step.key)
+            and not self.journal.drained(step.key)
         ]
 
     def _round(self) -> None:
@@ -214,7 +235,9 @@ class Executor:
         try:
             if step is not None and step.kind in ("job", "serve") and step.key not in self.launched:
                 seen.started = self.doors.jobs(node).start(
-                    self.journal.job_id(step.key), step.script, environment=self.environment_of(step),
+                    self.journal.job_id(step.key),
+                    step.script,
+                    environment=self.environment_of(step),
                     max_seconds=None if step.kind == "serve" else int(max(step.within_s, 60)) * 2,
                 )
             if asked:
@@ -241,10 +264,19 @@ class Executor:
         try:
             if step.kind == "ready":
                 return transport.http("GET", step.url, timeout_s=10.0)
-            body = {"model": step.model, "max_tokens": self.journal.recall(step.key, "budget", step.max_tokens), "temperature": 0,
-                    "messages": [{"role": "user", "content": "Name the capital of France in one word."}]}
-            return transport.http("POST", step.url, body=json.dumps(body).encode(), timeout_s=120.0,
-                                  headers={"Content-Type": "application/json"})
+            body = {
+                "model": step.model,
+                "max_tokens": self.journal.recall(step.key, "budget", step.max_tokens),
+                "temperature": 0,
+                "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
+            }
+            return transport.http(
+                "POST",
+                step.url,
+                body=json.dumps(body).encode(),
+                timeout_s=120.0,
+                headers={"Content-Type": "application/json"},
+            )
         except HttpFailed as problem:
             return problem
 
@@ -293,14 +325,19 @@ class Executor:
             self.away.pop(node, None)
             for lost in [step] if step is not None else [s for s in self._followed(node)]:
                 if self.journal.state(lost.key) == "running":
-                    self.journal.finish(lost.key, "failed", reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
+                    self.journal.finish(
+                        lost.key, "failed", reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}"
+                    )
             if step is None:
                 self.away[node] = Away(away.since, away.tries + 1, now + 15.0)
             return
         delay = delays[min(away.tries, len(delays) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
         self.away[node] = Away(away.since, away.tries + 1, now + delay)
-        self._say(step, f"no sight of {trouble.hop or node} ({trouble.reason}: {trouble.evidence.strip()[:160]}); "
-                        f"nothing there was changed, trying again")
+        self._say(
+            step,
+            f"no sight of {trouble.hop or node} ({trouble.reason}: {trouble.evidence.strip()[:160]}); "
+            f"nothing there was changed, trying again",
+        )
 
     def _say(self, step: Step | None, text: str) -> None:
         if step is not None and self.said.get(step.key) != text:
@@ -341,7 +378,9 @@ class Executor:
             return
         if step.kind == "serve":
             if look.state in ("running", "exited"):
-                self.journal.finish(step.key, "succeeded", note=f"detached on {step.node}, pid {look.pid}" if look.pid else "detached")
+                self.journal.finish(
+                    step.key, "succeeded", note=f"detached on {step.node}, pid {look.pid}" if look.pid else "detached"
+                )
             elif look.state == "lost":
                 self.journal.finish(step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} is gone")
             return
@@ -353,7 +392,9 @@ class Executor:
                 reason, evidence = _why_failed(tail, look.exit_code)
                 self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         elif look.state == "lost":
-            self.journal.finish(step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} ended without an exit code")
+            self.journal.finish(
+                step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} ended without an exit code"
+            )
         elif look.state == "running" and time.time() - self.journal.started_at(step.key) > step.within_s:
             self._say(step, f"still running after {step.within_s:.0f} s")
 
@@ -361,6 +402,8 @@ class Executor:
 
     def _judge_probe(self, step: Step, sheet: Sheet) -> None:
         self.journal.sheet(step.node, sheet)
+        if sheet.killed is not None:
+            self.killed_before[step.node] = {(victim.process or "", victim.pid) for victim in sheet.killed}
         if not step.gate:
             self.journal.finish(step.key, "succeeded", note="sheet stored")
             return
@@ -376,11 +419,23 @@ class Executor:
         if judged.message:
             self._say(step, judged.message)
         if judged.failed:
-            self.journal.finish(step.key, "failed", reason=judged.failed, evidence=judged.message)
+            named = self._why_ended(step.node) if judged.failed == "exited" else None
+            reason, evidence = named or (judged.failed, judged.message)
+            self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         elif judged.done:
             self.journal.finish(step.key, "succeeded", note=judged.message)
         elif time.time() - self.journal.started_at(step.key) > step.within_s:
             self.journal.finish(step.key, "failed", reason=gates.timeout_reason(step.gate), evidence=judged.message)
+
+    def _why_ended(self, node: str) -> tuple[str, str] | None:
+        """What the followed logs of a node say about an end."""
+        for step in (s for stage in self.plan.stages for s in stage.steps if s.node == node and s.kind == "serve"):
+            if not self.journal.job_id(step.key):
+                continue
+            failure = explain("\n".join(self.journal.tail(step.key, limit=60)).encode()).failure
+            if failure is not None:
+                return failure.reason, failure.evidence
+        return None
 
     def _judge_ready(self, step: Step, answer: HttpAnswer | HttpFailed | None) -> None:
         if self._named_failure(step):
@@ -393,24 +448,38 @@ class Executor:
         if isinstance(answer, HttpAnswer):
             if answer.status == 200 and api.models(answer.status, answer.body, wanted=step.model).served:
                 self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
-                self.journal.finish(step.key, "succeeded", note=f"names {step.model} after {tries} {'try' if tries == 1 else 'tries'}")
+                self.journal.finish(
+                    step.key, "succeeded", note=f"names {step.model} after {tries} {'try' if tries == 1 else 'tries'}"
+                )
                 return
             words = f"/v1/models answers {answer.status}: {_not_yet(answer, step.model)}"
         else:
-            words = "/v1/models refused, the engine is loading" if answer.reason == "refused" else f"/v1/models: {answer.evidence or answer.reason}"
+            words = (
+                "/v1/models refused, the engine is loading"
+                if answer.reason == "refused"
+                else f"/v1/models: {answer.evidence or answer.reason}"
+            )
         key = f"words {step.key}"
         if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
         silent = time.time() - max(self.moved_at, self.journal.started_at(step.key))
         if silent > step.within_s:
-            loading = any(isinstance(r.reading().progress, object) and not r.reading().ready for r in self.readers.values())
-            self.journal.finish(step.key, "failed", reason="load_stalled" if loading else "http_never_ready",
-                                evidence=f"nothing new for {silent:.0f} s; last: {words}")
+            loading = any(
+                isinstance(r.reading().progress, object) and not r.reading().ready for r in self.readers.values()
+            )
+            self.journal.finish(
+                step.key,
+                "failed",
+                reason="load_stalled" if loading else "http_never_ready",
+                evidence=f"nothing new for {silent:.0f} s; last: {words}",
+            )
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
-        served = [s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.journal.job_id(s.key)]
+        served = [
+            s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.journal.job_id(s.key)
+        ]
         failures = []
         for serve in served:
             reader = self._reader(serve.key)
@@ -433,8 +502,12 @@ class Executor:
         tail = self.journal.tail(first.key)
         code = self.said.get(f"exit {first.key}", "?")
         reason = "exited" if first.rank in (0, None) else "rank_lost"
-        self.journal.finish(step.key, "failed", reason=reason,
-                            evidence=f"{first.title} ended with {code}; last line: {tail[-1] if tail else '(none)'}")
+        self.journal.finish(
+            step.key,
+            "failed",
+            reason=reason,
+            evidence=f"{first.title} ended with {code}; last line: {tail[-1] if tail else '(none)'}",
+        )
         return True
 
     def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
@@ -449,8 +522,14 @@ class Executor:
         self.journal.note(step.key, f"completion {tries} with {budget} tokens: {words}")
         if ok:
             assert isinstance(answer, HttpAnswer)
-            self.journal.outcome(smoke={"verdict": "passed", "budget": budget, "answer": answer.body.decode("utf-8", "replace")[:4000],
-                                        "seconds": round(answer.seconds, 3)})
+            self.journal.outcome(
+                smoke={
+                    "verdict": "passed",
+                    "budget": budget,
+                    "answer": answer.body.decode("utf-8", "replace")[:4000],
+                    "seconds": round(answer.seconds, 3),
+                }
+            )
             self.journal.finish(step.key, "succeeded", note=words)
         elif larger and budget < SMOKE_LARGEST:
             self.journal.remember(step.key, "budget", min(budget * 8, SMOKE_LARGEST))
@@ -461,7 +540,9 @@ class Executor:
     def _engine_ended(self) -> bool:
         return any(
             self.journal.job_id(s.key) and self.journal.drained(s.key)
-            for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and s.rank == 0
+            for stage in self.plan.stages
+            for s in stage.steps
+            if s.kind == "serve" and s.rank == 0
         )
 
     def _judge_end(self, step: Step, look: JobLook | None) -> None:
@@ -473,7 +554,9 @@ class Executor:
         if look is not None and look.state != "running":
             self.journal.finish(step.key, "succeeded", note=f"job {look.state}")
         elif time.time() - self.journal.started_at(step.key) > step.within_s:
-            self.journal.finish(step.key, "failed", reason="cleanup_incomplete", evidence="the job's processes do not end")
+            self.journal.finish(
+                step.key, "failed", reason="cleanup_incomplete", evidence="the job's processes do not end"
+            )
 
     # Ends
 
@@ -490,7 +573,25 @@ class Executor:
     def _end_failed(self, failed: list[Step]) -> None:
         first = min(failed, key=lambda step: self.ordinals[step.key])
         reason, evidence = self.journal.reason_of(first.key)
+        if reason in SILENT_DEATHS:
+            reason, evidence = self._killed_for_memory() or (reason, evidence)
         self.journal.end("failed", reason=reason, evidence=evidence)
+
+    def _killed_for_memory(self) -> tuple[str, str] | None:
+        """A process that just vanished may have been ended by the kernel for memory: only its log says so, on any of the nodes."""
+        for node, before in self.killed_before.items():
+            nonce = entropy.token_hex(12)
+            try:
+                result = self.doors.transport(node).run(
+                    probe.script(["killed"], nonce=nonce), timeout_s=PROBE_TIMEOUT_S
+                )
+            except RemoteError:
+                continue
+            sheet = probe.sheet_from(node, time.time(), probe.read(nonce, result.stdout))
+            for victim in sheet.killed or ():
+                if (victim.process or "", victim.pid) not in before:
+                    return "oom_host", f"{node}: {victim.line or victim.process}"
+        return None
 
     def _cancel(self, until: float) -> bool:
         """End this run's process trees and containers on every node; True when all are clean."""
@@ -506,7 +607,9 @@ class Executor:
             except RemoteError as trouble:
                 clean = False
                 tries = away.tries + 1 if away else 1
-                self.away[node] = Away(time.time(), tries, time.time() + AWAY_DELAYS_S[min(tries, len(AWAY_DELAYS_S)) - 1])
+                self.away[node] = Away(
+                    time.time(), tries, time.time() + AWAY_DELAYS_S[min(tries, len(AWAY_DELAYS_S)) - 1]
+                )
                 self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
         if clean:
             self._drain()
@@ -553,8 +656,6 @@ def _why_failed(tail: list[str], exit_code: int | None) -> tuple[str, str]:
             name, _, words = line.removeprefix("sparkweb: ").partition(": ")
             if name in REASONS:
                 return name, words or line
-    from apps.diagnosis.explaining import explain
-
     failure = explain("\n".join(tail).encode()).failure
     if failure is not None:
         return failure.reason, failure.evidence

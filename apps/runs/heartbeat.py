@@ -31,7 +31,7 @@ def _beat(stop: threading.Event) -> None:
             now = timezone.now()
             WorkerBeat.objects.update_or_create(name=name, defaults={"at": now, "started_at": started})
             WorkerBeat.objects.filter(at__lt=now - timedelta(hours=1)).delete()
-        except Exception:  # noqa: BLE001 - the database may be away for a moment
+        except Exception:
             log.warning("no heartbeat could be written", exc_info=True)
             close_old_connections()
         if stop.wait(EVERY_S):

@@ -14,8 +14,17 @@ CHUNKS_A_READ = 64
 
 def _row(chunk: Chunk, number: int, text: str, redraw: bool, continued: bool) -> dict[str, Any]:
     stream = chunk.stream
-    return {"n": number, "time": chunk.time.isoformat(), "node": stream.node, "rank": stream.rank, "step": stream.step.key,
-            "stream": stream.name, "text": text, "redraw": redraw, "continued": continued}
+    return {
+        "n": number,
+        "time": chunk.time.isoformat(),
+        "node": stream.node,
+        "rank": stream.rank,
+        "step": stream.step.key,
+        "stream": stream.name,
+        "text": text,
+        "redraw": redraw,
+        "continued": continued,
+    }
 
 
 def _rows(chunk: Chunk) -> Iterator[dict[str, Any]]:
@@ -24,7 +33,9 @@ def _rows(chunk: Chunk) -> Iterator[dict[str, Any]]:
 
 
 def _chunks(run: Run, *, rank: int | None, step: str | None) -> Any:
-    found = Chunk.objects.filter(run=run, line_count__gt=0).select_related("stream", "stream__step").order_by("first_line")
+    found = (
+        Chunk.objects.filter(run=run, line_count__gt=0).select_related("stream", "stream__step").order_by("first_line")
+    )
     if rank is not None:
         found = found.filter(stream__rank=rank)
     if step is not None:
@@ -33,7 +44,13 @@ def _chunks(run: Run, *, rank: int | None, step: str | None) -> Any:
 
 
 def lines(
-    run: Run, *, after: int = 0, limit: int = 1000, rank: int | None = None, step: str | None = None, before: int | None = None,
+    run: Run,
+    *,
+    after: int = 0,
+    limit: int = 1000,
+    rank: int | None = None,
+    step: str | None = None,
+    before: int | None = None,
 ) -> dict[str, Any]:
     """Up to `limit` lines with numbers above `after`, or the last `limit` below `before`. `next` is the cursor to pass as `after`;
     `ended` says that no more will come after it."""
@@ -56,7 +73,9 @@ def lines(
 
 def _backwards(run: Run, before: int, limit: int, rank: int | None, step: str | None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for chunk in _chunks(run, rank=rank, step=step).filter(first_line__lt=before).order_by("-first_line").iterator(chunk_size=8):
+    for chunk in (
+        _chunks(run, rank=rank, step=step).filter(first_line__lt=before).order_by("-first_line").iterator(chunk_size=8)
+    ):
         found = [row for row in _rows(chunk) if row["n"] < before] + found
         if len(found) >= limit:
             break
@@ -74,7 +93,11 @@ def search(run: Run, text: str, *, limit: int = 200, after: int = 0) -> list[dic
     found: list[dict[str, Any]] = []
     if not wanted:
         return found
-    for chunk in _chunks(run, rank=None, step=None).filter(first_line__gt=max(0, after - MOST_LINES)).iterator(chunk_size=CHUNKS_A_READ):
+    for chunk in (
+        _chunks(run, rank=None, step=None)
+        .filter(first_line__gt=max(0, after - MOST_LINES))
+        .iterator(chunk_size=CHUNKS_A_READ)
+    ):
         if wanted not in bytes(chunk.data).decode("utf-8", "replace").casefold():
             continue
         for row in _rows(chunk):

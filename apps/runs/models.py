@@ -55,7 +55,9 @@ class Run(models.Model):
     lease_token = models.CharField(max_length=32, default="", blank=True)
     lease_owner = models.CharField(max_length=80, default="", blank=True)
     lease_until = models.DateTimeField(null=True)
-    lease_serial = models.PositiveIntegerField(default=0)  # grows with each claim: tells a worker that nobody came between
+    lease_serial = models.PositiveIntegerField(
+        default=0
+    )  # grows with each claim: tells a worker that nobody came between
     version = models.PositiveIntegerField(default=0)
 
     class Meta:

@@ -15,15 +15,26 @@ TRACKS = {
     "stop": ("stopping",),
     "probe": ("preflight",),
 }
-NAMES = {"preflight": "Preflight", "clearing": "Clear", "cluster": "Cluster", "loading": "Load", "verifying": "Verify",
-         "stopping": "Stop", "fetching": "Fetch", "distributing": "Distribute", "reserving": "Reserve"}
+NAMES = {
+    "preflight": "Preflight",
+    "clearing": "Clear",
+    "cluster": "Cluster",
+    "loading": "Load",
+    "verifying": "Verify",
+    "stopping": "Stop",
+    "fetching": "Fetch",
+    "distributing": "Distribute",
+    "reserving": "Reserve",
+}
 
 
 def usual_seconds(run: Run) -> dict[str, float]:
     """Phase -> median seconds of the last three good launches of the same deployment."""
     if run.deployment_id is None:
         return {}
-    earlier = Run.objects.filter(deployment=run.deployment_id, state=Run.State.SUCCEEDED, story__in=("launch", "relaunch"), pk__lt=run.pk)
+    earlier = Run.objects.filter(
+        deployment=run.deployment_id, state=Run.State.SUCCEEDED, story__in=("launch", "relaunch"), pk__lt=run.pk
+    )
     seconds: dict[str, list[float]] = {}
     for phases in earlier.order_by("-pk").values_list("phases", flat=True)[:3]:
         for phase, times in phases.items():
@@ -44,9 +55,18 @@ def track(run: Run) -> list[dict[str, Any]]:
             state, seconds = ("skipped" if run.ended else "waiting"), None
         else:
             seconds = times.get("ended", time.time()) - times["started"]
-            state = "done" if phase != run.phase or run.state == Run.State.SUCCEEDED else "failed" if run.ended else "busy"
-        rows.append({"phase": phase, "name": NAMES.get(phase, phase.capitalize()), "state": state, "seconds": seconds,
-                     "usual_seconds": usual.get(phase)})
+            state = (
+                "done" if phase != run.phase or run.state == Run.State.SUCCEEDED else "failed" if run.ended else "busy"
+            )
+        rows.append(
+            {
+                "phase": phase,
+                "name": NAMES.get(phase, phase.capitalize()),
+                "state": state,
+                "seconds": seconds,
+                "usual_seconds": usual.get(phase),
+            }
+        )
     return rows
 
 
@@ -58,7 +78,15 @@ def rank_progress(run: Run) -> list[dict[str, Any]]:
     """One row a rank: node, phase, shards done and total, seconds a shard, overall 0..1."""
     nodes = run.plan.get("spec", {}).get("nodes", [])
     rows: dict[int, dict[str, Any]] = {
-        number: {"rank": number, "node": node, "phase": "starting", "done": None, "total": None, "seconds_per_item": None, "overall": 0.0}
+        number: {
+            "rank": number,
+            "node": node,
+            "phase": "starting",
+            "done": None,
+            "total": None,
+            "seconds_per_item": None,
+            "overall": 0.0,
+        }
         for number, node in enumerate(nodes)
     }
     for step in _loading_steps(run):
@@ -84,7 +112,9 @@ def engine_usual(run: Run) -> dict[str, float]:
     """Seconds of each of the engine's own phases in the last good launch of this deployment; empty when there was none."""
     if run.deployment_id is None:
         return {}
-    earlier = Run.objects.filter(deployment=run.deployment_id, state=Run.State.SUCCEEDED, story__in=("launch", "relaunch"), pk__lt=run.pk)
+    earlier = Run.objects.filter(
+        deployment=run.deployment_id, state=Run.State.SUCCEEDED, story__in=("launch", "relaunch"), pk__lt=run.pk
+    )
     facts = earlier.order_by("-pk").values_list("facts", flat=True).first() or {}
     spent = facts.get("phase_s")
     return dict(spent) if isinstance(spent, dict) else {}
@@ -97,7 +127,8 @@ def eta(run: Run) -> estimating.Estimate:
     rows = rank_progress(run)
     observations = {
         row["rank"]: [(moment - started, float(done), float(total)) for moment, done, total in points]
-        for row in rows if (points := _history(run, row["rank"]))
+        for row in rows
+        if (points := _history(run, row["rank"]))
     }
     phase = min(rows, key=lambda row: row["overall"])["phase"] if rows else "starting"
     return estimating.estimate(observations, usual=engine_usual(run) or None, now_s=time.time() - started, phase=phase)
@@ -114,5 +145,16 @@ def _history(run: Run, rank: int) -> list[list[float]]:
 def run_summary(run: Run) -> dict[str, Any]:
     """Plain values of a run for lists."""
     done = run.steps.filter(state=Step.State.SUCCEEDED).count()
-    return {"id": run.pk, "story": run.story, "state": run.state, "reason": run.reason, "phase": run.phase, "evidence": run.evidence,
-            "steps_done": done, "steps": run.steps.count(), "by": run.actor_name, "role": run.actor_role, "why": run.why}
+    return {
+        "id": run.pk,
+        "story": run.story,
+        "state": run.state,
+        "reason": run.reason,
+        "phase": run.phase,
+        "evidence": run.evidence,
+        "steps_done": done,
+        "steps": run.steps.count(),
+        "by": run.actor_name,
+        "role": run.actor_role,
+        "why": run.why,
+    }

@@ -35,7 +35,9 @@ class Recorder:
     def __init__(self, run: Run, token: str, *, secrets: tuple[bytes, ...] = ()) -> None:
         self.run_id, self.token, self.secrets = run.pk, token, secrets
         self.rows: dict[str, Step] = {step.key: step for step in run.steps.select_related("node")}
-        self.nodes: dict[str, Node] = {node.name: node for node in Node.objects.filter(name__in=run.plan.get("nodes", []))}
+        self.nodes: dict[str, Node] = {
+            node.name: node for node in Node.objects.filter(name__in=run.plan.get("nodes", []))
+        }
         self._chunkers: dict[str, Chunker] = {}
         self._streams: dict[tuple[str, str], Stream] = {}
         self._fed_at: dict[str, float] = {}
@@ -72,7 +74,11 @@ class Recorder:
         row = self.rows[key]
         with transaction.atomic():
             self._fenced()
-            row.state, row.started_at, row.job_id = Step.State.RUNNING, row.started_at or timezone.now(), job_id or row.job_id
+            row.state, row.started_at, row.job_id = (
+                Step.State.RUNNING,
+                row.started_at or timezone.now(),
+                job_id or row.job_id,
+            )
             row.save(update_fields=["state", "started_at", "job_id"])
         self._ring(now=True)
 
@@ -111,7 +117,9 @@ class Recorder:
             if run.phase in phases and "ended" not in phases[run.phase]:
                 phases[run.phase] = {**phases[run.phase], "ended": now}
             phases.setdefault(phase, {"started": now})
-            self._fenced(phase=phase, phases=phases, state=Run.State.RUNNING, started_at=run.started_at or timezone.now())
+            self._fenced(
+                phase=phase, phases=phases, state=Run.State.RUNNING, started_at=run.started_at or timezone.now()
+            )
             settling.settle(run)
         self._ring(now=True)
 
@@ -122,7 +130,8 @@ class Recorder:
         if found is None:
             row = self.rows[key]
             found, _ = Stream.objects.get_or_create(
-                step=row, name=name,
+                step=row,
+                name=name,
                 defaults={"run_id": self.run_id, "node": row.node.name if row.node else "", "rank": row.rank},
             )
             self._streams[(key, name)] = found
@@ -179,10 +188,20 @@ class Recorder:
             first, seq = next_line - lines, next_seq - len(pieces)
             rows = []
             for piece in pieces:
-                rows.append(Chunk(
-                    stream=stream, run_id=self.run_id, seq=seq, offset=piece.offset, length=piece.length,
-                    continues=piece.continues, first_line=first, line_count=piece.line_count, time=now, data=piece.data,
-                ))
+                rows.append(
+                    Chunk(
+                        stream=stream,
+                        run_id=self.run_id,
+                        seq=seq,
+                        offset=piece.offset,
+                        length=piece.length,
+                        continues=piece.continues,
+                        first_line=first,
+                        line_count=piece.line_count,
+                        time=now,
+                        data=piece.data,
+                    )
+                )
                 first, seq = first + piece.line_count, seq + 1
             Chunk.objects.bulk_create(rows)
             if pieces:
@@ -237,7 +256,8 @@ class Recorder:
         run = Run.objects.get(pk=self.run_id)
         found = (
             Step.objects.filter(run__deployment=run.deployment_id, key=step.ends, job_id__gt="", run_id__lte=run.pk)
-            .order_by("-run_id").first()
+            .order_by("-run_id")
+            .first()
         )
         return found.job_id if found else ""
 
@@ -277,13 +297,22 @@ class Recorder:
             node = self.nodes[name]
             node.refresh_from_db()
             Rank.objects.create(
-                deployment=run.deployment, number=number, node=node, revision=run.revision, run_id=run.pk,
+                deployment=run.deployment,
+                number=number,
+                node=node,
+                revision=run.revision,
+                run_id=run.pk,
                 container=f"{spec.container}-r{number}" if spec.runtime == "docker" else "",
-                job_id=serve.job_id if serve else "", boot_id=node.boot_id, state="serving", seen_at=datetime.now(UTC),
+                job_id=serve.job_id if serve else "",
+                boot_id=node.boot_id,
+                state="serving",
+                seen_at=datetime.now(UTC),
             )
 
 
-def _history(known: dict[str, list[list[float]]], progress: Mapping[str, Any], now: float) -> dict[str, list[list[float]]]:
+def _history(
+    known: dict[str, list[list[float]]], progress: Mapping[str, Any], now: float
+) -> dict[str, list[list[float]]]:
     """Per rank, the moments at which another shard was done: [unix seconds, done, total]; at most 400 a rank."""
     grown = {rank: list(points) for rank, points in known.items()}
     for rank, seen in (progress.get("ranks") or {}).items():

@@ -60,7 +60,7 @@ def wake(run_id: int) -> None:
 
         try:
             advance.apply_async((run_id,), retry=False)
-        except Exception as problem:  # noqa: BLE001 - whatever the broker raises; the row is the truth
+        except Exception as problem:
             log.warning("run %s waits for the reaper: %s", run_id, problem)
 
     transaction.on_commit(send)
@@ -68,8 +68,13 @@ def wake(run_id: int) -> None:
 
 def _new_run(actor: Actor, story: str, **fields: Any) -> Run:
     return Run.objects.create(
-        code=secrets.token_hex(5), story=story, actor_kind=actor.kind, actor_id=actor.id, actor_name=actor.name,
-        actor_role=actor.role, **fields,
+        code=secrets.token_hex(5),
+        story=story,
+        actor_kind=actor.kind,
+        actor_id=actor.id,
+        actor_name=actor.name,
+        actor_role=actor.role,
+        **fields,
     )
 
 
@@ -77,7 +82,14 @@ def _new_run(actor: Actor, story: str, **fields: Any) -> Run:
 
 
 def enrol(
-    actor: Actor, *, name: str, address: str, port: int | str, user: str, credential: Credential, jump: Node | None,
+    actor: Actor,
+    *,
+    name: str,
+    address: str,
+    port: int | str,
+    user: str,
+    credential: Credential,
+    jump: Node | None,
 ) -> Node:
     """Ask a worker which host keys the door shows, then store the node, unconfirmed. Raises Refused; then nothing is stored.
 
@@ -85,17 +97,39 @@ def enrol(
     """
     name, address, number, user = inventory.check_node(name=name, address=address, port=port, user=user, jump=jump)
     _need_worker()
-    run = _new_run(actor, "scan", parameters={"name": name, "address": address, "port": number, "user": user,
-                                              "credential": credential.pk, "jump": jump.pk if jump else None})
+    run = _new_run(
+        actor,
+        "scan",
+        parameters={
+            "name": name,
+            "address": address,
+            "port": number,
+            "user": user,
+            "credential": credential.pk,
+            "jump": jump.pk if jump else None,
+        },
+    )
     wake(run.pk)
     run = _wait(run, SCAN_WAIT_S)
     if run.state != Run.State.SUCCEEDED:
         reason = REASONS.get(run.reason or "")
-        raise Refused(run.reason or "internal", reason.sentence if reason else "The node could not be looked at.",
-                      field="jump" if (run.reason or "").startswith("jump") else "address", evidence=run.evidence,
-                      remedy=reason.remedy if reason else "Look at the worker's log.")
-    return inventory.add_node(actor, name=name, address=address, port=number, user=user, credential=credential, jump=jump,
-                              found=run.outcome["host_keys"])
+        raise Refused(
+            run.reason or "internal",
+            reason.sentence if reason else "The node could not be looked at.",
+            field="jump" if (run.reason or "").startswith("jump") else "address",
+            evidence=run.evidence,
+            remedy=reason.remedy if reason else "Look at the worker's log.",
+        )
+    return inventory.add_node(
+        actor,
+        name=name,
+        address=address,
+        port=number,
+        user=user,
+        credential=credential,
+        jump=jump,
+        found=run.outcome["host_keys"],
+    )
 
 
 def rescan(actor: Actor, node: Node) -> Run:
@@ -109,8 +143,12 @@ def rescan(actor: Actor, node: Node) -> Run:
 def _need_worker() -> None:
     status = worker_status()
     if not status.alive:
-        raise Refused("no_worker", "No worker is running, so nobody can open the connection.", status=503,
-                      remedy="Start one (`make up` does) and try again.")
+        raise Refused(
+            "no_worker",
+            "No worker is running, so nobody can open the connection.",
+            status=503,
+            remedy="Start one (`make up` does) and try again.",
+        )
 
 
 def _wait(run: Run, seconds: float) -> Run:
@@ -125,7 +163,9 @@ def _wait(run: Run, seconds: float) -> Run:
     with transaction.atomic():
         run.refresh_from_db()
         if not run.ended:
-            settling.finish(run, Run.State.INTERRUPTED, reason="no_worker", evidence=f"no answer from a worker for {seconds:.0f} s")
+            settling.finish(
+                run, Run.State.INTERRUPTED, reason="no_worker", evidence=f"no answer from a worker for {seconds:.0f} s"
+            )
     return run
 
 
@@ -144,21 +184,45 @@ def probe(actor: Actor, nodes: Sequence[Node], *, idempotency_key: str = "") -> 
         inventory.endpoint(node)  # Refused for an unconfirmed or stopped one
     plan = stories.probe([node.name for node in nodes])
     run = _planned_run(actor, plan, why="", idempotency_key=idempotency_key)
-    record(actor, "node:probe", object_type="node" if len(nodes) == 1 else "run",
-           object_id=str(nodes[0].pk if len(nodes) == 1 else run.pk), object_name=", ".join(plan.nodes)[:200],
-           outcome="requested", run=run.pk)
+    record(
+        actor,
+        "node:probe",
+        object_type="node" if len(nodes) == 1 else "run",
+        object_id=str(nodes[0].pk if len(nodes) == 1 else run.pk),
+        object_name=", ".join(plan.nodes)[:200],
+        outcome="requested",
+        run=run.pk,
+    )
     wake(run.pk)
     return run
 
 
 def _planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "", **fields: Any) -> Run:
-    run = _new_run(actor, plan.story, plan=plan.to_json(), digest=plan.digest, why=why, idempotency_key=idempotency_key or None, **fields)
+    run = _new_run(
+        actor,
+        plan.story,
+        plan=plan.to_json(),
+        digest=plan.digest,
+        why=why,
+        idempotency_key=idempotency_key or None,
+        **fields,
+    )
     nodes = {node.name: node for node in Node.objects.filter(name__in=plan.nodes)}
     steps, ordinal = [], 0
     for number, stage in enumerate(plan.stages):
         for step in stage.steps:
-            steps.append(Step(run=run, stage=number, ordinal=ordinal, key=step.key, node=nodes.get(step.node), rank=step.rank,
-                              title=step.title[:300], kind=step.kind))
+            steps.append(
+                Step(
+                    run=run,
+                    stage=number,
+                    ordinal=ordinal,
+                    key=step.key,
+                    node=nodes.get(step.node),
+                    rank=step.rank,
+                    title=step.title[:300],
+                    kind=step.kind,
+                )
+            )
             ordinal += 1
     Step.objects.bulk_create(steps)
     ring_on_commit("run", run.pk)
@@ -170,7 +234,12 @@ def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
     if not idempotency_key:
         return None
     if len(idempotency_key) > 80:
-        raise Refused("bad_input", "The idempotency key is longer than 80 characters.", field="Idempotency-Key", remedy="Use a UUID.")
+        raise Refused(
+            "bad_input",
+            "The idempotency key is longer than 80 characters.",
+            field="Idempotency-Key",
+            remedy="Use a UUID.",
+        )
     return Run.objects.filter(actor_name=actor.name, idempotency_key=idempotency_key).first()
 
 
@@ -190,7 +259,9 @@ def sheets_of(names: Sequence[str]) -> dict[str, Sheet]:
 def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clear: Sequence[Clear] = ()) -> Plan:
     """What would run now. Reads the newest sheets; changes nothing."""
     if story not in PLANNED:
-        raise Refused("bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}.")
+        raise Refused(
+            "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
+        )
     revision = deployment.revision
     spec = revision.spec
     given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear))
@@ -199,7 +270,13 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
 
 
 def start(
-    actor: Actor, deployment: Deployment, *, story: str, digest: str, reason: str, clear: Sequence[Clear] = (),
+    actor: Actor,
+    deployment: Deployment,
+    *,
+    story: str,
+    digest: str,
+    reason: str,
+    clear: Sequence[Clear] = (),
     idempotency_key: str = "",
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
@@ -209,17 +286,36 @@ def start(
         return known
     reason = reason.strip()
     if not reason and story in ("relaunch", "launch", "stop"):
-        raise Refused("bad_input", f"A {story} needs a reason.", field="reason", remedy="Say why in a few words; it is kept in the audit trail.")
+        raise Refused(
+            "bad_input",
+            f"A {story} needs a reason.",
+            field="reason",
+            remedy="Say why in a few words; it is kept in the audit trail.",
+        )
     if len(reason) > LONGEST_REASON:
-        raise Refused("bad_input", f"The reason is longer than {LONGEST_REASON} characters.", field="reason", remedy="Shorten it.")
+        raise Refused(
+            "bad_input", f"The reason is longer than {LONGEST_REASON} characters.", field="reason", remedy="Shorten it."
+        )
     _may_clear(actor, deployment, clear)
     plan = preview(actor, deployment, story=story, clear=clear)
     if plan.digest != digest:
-        raise Refused("plan_changed", "What would run is not what was previewed any more.", status=409, field="digest",
-                      remedy="Look at the new plan and start again.", extra={"digest": plan.digest})
+        raise Refused(
+            "plan_changed",
+            "What would run is not what was previewed any more.",
+            status=409,
+            field="digest",
+            remedy="Look at the new plan and start again.",
+            extra={"digest": plan.digest},
+        )
     for problem in plan.refused:
-        raise Refused(problem.name, f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}", status=409,
-                      remedy=problem.remedy, evidence=problem.evidence, extra={"node": problem.node, "clear": list(problem.clear)})
+        raise Refused(
+            problem.name,
+            f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}",
+            status=409,
+            remedy=problem.remedy,
+            evidence=problem.evidence,
+            extra={"node": problem.node, "clear": list(problem.clear)},
+        )
     try:
         with transaction.atomic():
             return _start(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
@@ -231,24 +327,52 @@ def start(
 
 
 def _start(
-    actor: Actor, deployment: Deployment, plan: Plan, *, reason: str, clear: Sequence[Clear], idempotency_key: str,
+    actor: Actor,
+    deployment: Deployment,
+    plan: Plan,
+    *,
+    reason: str,
+    clear: Sequence[Clear],
+    idempotency_key: str,
 ) -> Run:
     if Reservation.objects.filter(node__name__in=plan.nodes).exists():
         raise _held(plan.nodes)
     for node in Node.objects.filter(name__in=plan.nodes):
         inventory.endpoint(node)
     was = deployment.reason or deployment.state
-    run = _planned_run(actor, plan, why=reason, idempotency_key=idempotency_key, deployment=deployment,
-                       revision=deployment.revision, was=was)
+    run = _planned_run(
+        actor,
+        plan,
+        why=reason,
+        idempotency_key=idempotency_key,
+        deployment=deployment,
+        revision=deployment.revision,
+        was=was,
+    )
     for node in Node.objects.filter(name__in=plan.nodes).order_by("pk"):
         Reservation.objects.create(node=node, run=run)
     if allows(actor.role, "clear"):
         deployments.remember_consents(actor, deployment, clear, reason=reason)
     Deployment.objects.filter(pk=deployment.pk).update(observed={})
-    record(actor, f"deployment:{plan.story}", object_type="deployment", object_id=str(deployment.pk), object_name=deployment.name,
-           outcome="requested", reason=reason, run=run.pk,
-           after={"plan": plan.digest, "revision": plan.revision, "was": was, "nodes": list(plan.nodes),
-                  "clear": [f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear]})
+    record(
+        actor,
+        f"deployment:{plan.story}",
+        object_type="deployment",
+        object_id=str(deployment.pk),
+        object_name=deployment.name,
+        outcome="requested",
+        reason=reason,
+        run=run.pk,
+        after={
+            "plan": plan.digest,
+            "revision": plan.revision,
+            "was": was,
+            "nodes": list(plan.nodes),
+            "clear": [
+                f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear
+            ],
+        },
+    )
     settling.settle(run)
     ring_on_commit("audit", 0)
     wake(run.pk)
@@ -263,20 +387,30 @@ def _may_clear(actor: Actor, deployment: Deployment, clear: Sequence[Clear]) -> 
     for item in clear:
         known = agreed.get((item.node, item.kind, item.name))
         if known is None or (item.disable and not known):
-            raise Refused("consent_needed", f"Nobody with the role editor has agreed to clear {item.kind} {item.name} on {item.node}"
-                          f"{' and disable it' if item.disable and known is not None else ''} for {deployment.name}.",
-                          field="clear", status=403, remedy="Ask an editor to relaunch once, or to agree.")
+            raise Refused(
+                "consent_needed",
+                f"Nobody with the role editor has agreed to clear {item.kind} {item.name} on {item.node}"
+                f"{' and disable it' if item.disable and known is not None else ''} for {deployment.name}.",
+                field="clear",
+                status=403,
+                remedy="Ask an editor to relaunch once, or to agree.",
+            )
 
 
 def _held(nodes: Sequence[str]) -> Refused:
-    held = Reservation.objects.filter(node__name__in=list(nodes)).select_related("run", "run__deployment", "node").first()
+    held = (
+        Reservation.objects.filter(node__name__in=list(nodes)).select_related("run", "run__deployment", "node").first()
+    )
     if held is None:
         return Refused("node_reserved", "A node is in use by another run.", status=409, remedy="Try again.")
     run = held.run
     what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
     return Refused(
-        "node_reserved", f"{held.node.name} is held by run {run.pk}, the {what} that {run.actor_name} started at {run.created_at:%H:%M:%S} UTC.",
-        status=409, remedy=f"Wait for run {run.pk} to end, or cancel it.", extra={"run": run.pk, "node": held.node.name},
+        "node_reserved",
+        f"{held.node.name} is held by run {run.pk}, the {what} that {run.actor_name} started at {run.created_at:%H:%M:%S} UTC.",
+        status=409,
+        remedy=f"Wait for run {run.pk} to end, or cancel it.",
+        extra={"run": run.pk, "node": held.node.name},
     )
 
 
@@ -288,11 +422,23 @@ def cancel(actor: Actor, run: Run, *, reason: str = "") -> Run:
     """Ask for the end of a run. A worker confirms it once the nodes are clean. Idempotent."""
     run = Run.objects.select_for_update().get(pk=run.pk)
     if run.ended:
-        raise Refused("bad_input", f"Run {run.pk} has ended: {run.state}.", status=409, remedy="Nothing is left to cancel.")
+        raise Refused(
+            "bad_input", f"Run {run.pk} has ended: {run.state}.", status=409, remedy="Nothing is left to cancel."
+        )
     if run.cancel_asked_at is None:
-        Run.objects.filter(pk=run.pk).update(cancel_asked_at=timezone.now(), cancel_asked_by=actor.name, cancel_why=reason[:LONGEST_REASON])
-        record(actor, "run:cancel", object_type="run", object_id=str(run.pk), object_name=str(run), outcome="requested",
-               reason=reason, run=run.pk)
+        Run.objects.filter(pk=run.pk).update(
+            cancel_asked_at=timezone.now(), cancel_asked_by=actor.name, cancel_why=reason[:LONGEST_REASON]
+        )
+        record(
+            actor,
+            "run:cancel",
+            object_type="run",
+            object_id=str(run.pk),
+            object_name=str(run),
+            outcome="requested",
+            reason=reason,
+            run=run.pk,
+        )
         ring_on_commit("run", run.pk)
         wake(run.pk)
     run.refresh_from_db()
@@ -304,14 +450,33 @@ def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
     made = []
     for place, item in enumerate(items or ()):
         if not isinstance(item, Mapping) or set(item) - {"node", "kind", "name", "disable"}:
-            raise Refused("bad_input", "An item has unknown keys.", field=f"clear[{place}]", remedy="Use node, kind, name and disable.")
+            raise Refused(
+                "bad_input",
+                "An item has unknown keys.",
+                field=f"clear[{place}]",
+                remedy="Use node, kind, name and disable.",
+            )
         if item.get("kind") not in ("unit", "container", "process"):
-            raise Refused("bad_input", f"{item.get('kind')!r} can't be cleared.", field=f"clear[{place}].kind",
-                          remedy="Use unit, container or process.")
+            raise Refused(
+                "bad_input",
+                f"{item.get('kind')!r} can't be cleared.",
+                field=f"clear[{place}].kind",
+                remedy="Use unit, container or process.",
+            )
         if not isinstance(item.get("node"), str) or not isinstance(item.get("name"), str) or not item["name"]:
-            raise Refused("bad_input", "node and name must be text.", field=f"clear[{place}]", remedy="Copy the item from the plan's problems.")
+            raise Refused(
+                "bad_input",
+                "node and name must be text.",
+                field=f"clear[{place}]",
+                remedy="Copy the item from the plan's problems.",
+            )
         if not isinstance(item.get("disable", False), bool):
-            raise Refused("bad_input", "disable must be true or false.", field=f"clear[{place}].disable", remedy="Leave it out or use true.")
+            raise Refused(
+                "bad_input",
+                "disable must be true or false.",
+                field=f"clear[{place}].disable",
+                remedy="Leave it out or use true.",
+            )
         made.append(Clear(item["node"], item["kind"], item["name"], item.get("disable", False)))
     return tuple(sorted(set(made), key=lambda c: (c.node, c.kind, c.name)))
 
@@ -320,4 +485,8 @@ def stuck(*, older_than: timedelta) -> list[int]:
     """Ids of runs that should move and that no worker holds."""
     now = timezone.now()
     rows = Run.objects.filter(state__in=ACTIVE).values_list("pk", "created_at", "lease_until")
-    return [pk for pk, made, until in rows if (until is None and now - made > older_than) or (until is not None and until < now)]
+    return [
+        pk
+        for pk, made, until in rows
+        if (until is None and now - made > older_than) or (until is not None and until < now)
+    ]

@@ -16,8 +16,15 @@ from apps.doorbell.ring import ring_on_commit
 from apps.runs.models import Reservation, Run, Step
 
 STORIES_OF_STATE = ("launch", "relaunch", "stop")  # a probe says nothing about a deployment
-PAST = {"launch": "launched", "relaunch": "relaunched", "stop": "stopped", "probe": "probed", "scan": "scanned",
-        "clear": "cleared", "restore": "restored"}
+PAST = {
+    "launch": "launched",
+    "relaunch": "relaunched",
+    "stop": "stopped",
+    "probe": "probed",
+    "scan": "scanned",
+    "clear": "cleared",
+    "restore": "restored",
+}
 
 
 def newest_attempt(deployment: Deployment) -> Attempt | None:
@@ -41,12 +48,20 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
     if run.phase in phases and "ended" not in phases[run.phase]:
         phases[run.phase] = {**phases[run.phase], "ended": time.time()}
     Run.objects.filter(pk=run.pk).update(
-        state=state, reason=reason, evidence=evidence[:4000], ended_at=now, phases=phases, version=F("version") + 1,
-        lease_token="", lease_until=None,
+        state=state,
+        reason=reason,
+        evidence=evidence[:4000],
+        ended_at=now,
+        phases=phases,
+        version=F("version") + 1,
+        lease_token="",
+        lease_until=None,
     )
     left = Step.State.CANCELLED if state == Run.State.CANCELLED else Step.State.SKIPPED
     run.steps.filter(state=Step.State.WAITING).update(state=left)
-    run.steps.filter(state=Step.State.RUNNING).update(state=Step.State.CANCELLED if left == "cancelled" else Step.State.FAILED, ended_at=now)
+    run.steps.filter(state=Step.State.RUNNING).update(
+        state=Step.State.CANCELLED if left == "cancelled" else Step.State.FAILED, ended_at=now
+    )
     Reservation.objects.filter(run=run).delete()
     run.refresh_from_db()
     settle(run)
@@ -54,9 +69,14 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
     seconds = round((now - run.created_at).total_seconds(), 1)
     about = run.deployment
     record(
-        actor_of(run), f"{'deployment' if about else 'node'}:{PAST.get(run.story, run.story)}",
-        object_type="deployment" if about else "run", object_id=str(about.pk if about else run.pk),
-        object_name=about.name if about else f"run {run.pk}", outcome=outcome, reason=run.why, run=run.pk,
+        actor_of(run),
+        f"{'deployment' if about else 'node'}:{PAST.get(run.story, run.story)}",
+        object_type="deployment" if about else "run",
+        object_id=str(about.pk if about else run.pk),
+        object_name=about.name if about else f"run {run.pk}",
+        outcome=outcome,
+        reason=run.why,
+        run=run.pk,
         after={"state": state, "reason": reason, "seconds": seconds, "plan": run.digest[:12]},
     )
     ring_on_commit("run", run.pk)

@@ -74,7 +74,9 @@ def claim(run_id: int) -> str | None:
     token, now = secrets.token_hex(16), timezone.now()
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
     changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
-        lease_token=token, lease_owner=OWNER, lease_until=now + timedelta(seconds=settings.LEASE_S),
+        lease_token=token,
+        lease_owner=OWNER,
+        lease_until=now + timedelta(seconds=settings.LEASE_S),
         lease_serial=F("lease_serial") + 1,
     )
     return token if changed else None
@@ -103,7 +105,7 @@ class Lease:
                 until = timezone.now() + timedelta(seconds=settings.LEASE_S)
                 if not Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_until=until):
                     break
-            except Exception:  # noqa: BLE001 - the database may be away for a moment; the next round tries again
+            except Exception:
                 log.warning("lease of run %s could not be renewed", self.run_id, exc_info=True)
                 close_old_connections()
         connection.close()
@@ -124,7 +126,7 @@ def slice_of(run_id: int) -> str:
         except LeaseLost:
             log.warning("run %s went to another worker", run_id)
             return "not ours"
-        except Exception as bug:  # noqa: BLE001 - our own bug: the run says so and looks different from a node that said no
+        except Exception as bug:
             log.exception("run %s met a bug of ours", run_id)
             _internal(run_id, token, bug)
             return "done"
@@ -135,8 +137,12 @@ def _internal(run_id: int, token: str, bug: Exception) -> None:
     with transaction.atomic():
         run = Run.objects.select_for_update().filter(pk=run_id, lease_token=token).first()
         if run is not None and not run.ended:
-            settling.finish(run, Run.State.FAILED, reason="internal",
-                            evidence=f"{type(bug).__name__} in {os.path.basename(where.filename)}:{where.lineno}: {bug}")  # noqa: PTH119
+            settling.finish(
+                run,
+                Run.State.FAILED,
+                reason="internal",
+                evidence=f"{type(bug).__name__} in {os.path.basename(where.filename)}:{where.lineno}: {bug}",
+            )
 
 
 def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str, str]]]:
@@ -177,8 +183,15 @@ def _executor_for(run: Run, token: str) -> _Kept:
         known.executor.close()
     masked, variables = _environment_of(run)
     recorder = Recorder(run, token, secrets=masked)
-    executor = Executor(plan, recorder, doors, run_id=run.pk, code=run.code, environment_of=lambda step: variables[step.key],
-                        model_paths=_model_paths(plan))
+    executor = Executor(
+        plan,
+        recorder,
+        doors,
+        run_id=run.pk,
+        code=run.code,
+        environment_of=lambda step: variables[step.key],
+        model_paths=_model_paths(plan),
+    )
     return _Kept(executor, recorder, run.lease_serial)
 
 
@@ -217,13 +230,29 @@ def _scan(run: Run) -> None:
     try:
         if "node" in asked:
             node = Node.objects.get(pk=asked["node"])
-            target = Endpoint(node.name, node.address, node.port, node.user, "", via=inventory.endpoint(node.jump) if node.jump else None)
+            target = Endpoint(
+                node.name,
+                node.address,
+                node.port,
+                node.user,
+                "",
+                via=inventory.endpoint(node.jump) if node.jump else None,
+            )
         else:
             jump = Node.objects.filter(pk=asked["jump"]).first() if asked["jump"] else None
             key = inventory.private_key(Credential.objects.get(pk=asked["credential"]))
-            target = Endpoint(asked["name"], asked["address"], asked["port"], asked["user"], key,
-                              via=inventory.endpoint(jump) if jump else None)
-        found = [{"hop": key.hop, "type": key.type, "base64": key.base64, "sha256": key.sha256.rstrip("=")} for key in hostkeys.scan(target)]
+            target = Endpoint(
+                asked["name"],
+                asked["address"],
+                asked["port"],
+                asked["user"],
+                key,
+                via=inventory.endpoint(jump) if jump else None,
+            )
+        found = [
+            {"hop": key.hop, "type": key.type, "base64": key.base64, "sha256": key.sha256.rstrip("=")}
+            for key in hostkeys.scan(target)
+        ]
     except RemoteError as trouble:
         _end_scan(run, Run.State.FAILED, reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
         return

@@ -62,7 +62,12 @@ def judge(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusi
     if away:
         first = away[0]
         names = _words(sorted({one.node for one in away}))
-        return Conclusion("unreachable", first.reason, f"{names} did not answer: {first.evidence.strip()[:200] or first.reason}.", sure=False)
+        return Conclusion(
+            "unreachable",
+            first.reason,
+            f"{names} did not answer: {first.evidence.strip()[:200] or first.reason}.",
+            sure=False,
+        )
     return Conclusion("serving", None, "")
 
 
@@ -80,10 +85,14 @@ def _rebooted(rank: RankWanted, node: NodeSeen) -> bool:
     return bool(rank.boot_id and node.boot_id and rank.boot_id != node.boot_id)
 
 
-def _after_reboot(ranks: Sequence[RankWanted], rebooted: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusion:
+def _after_reboot(
+    ranks: Sequence[RankWanted], rebooted: Sequence[RankWanted], seen: Mapping[str, NodeSeen]
+) -> Conclusion:
     nodes = sorted({rank.node for rank in rebooted}, key=[rank.node for rank in ranks].index)
     everybody = len({rank.node for rank in ranks})
-    who = "Both nodes" if len(nodes) == everybody == 2 else "All nodes" if len(nodes) == everybody > 2 else _words(nodes)
+    who = (
+        "Both nodes" if len(nodes) == everybody == 2 else "All nodes" if len(nodes) == everybody > 2 else _words(nodes)
+    )
     uptimes = [seen[name].uptime_s for name in nodes]
     known = [uptime for uptime in uptimes if uptime is not None]
     when = f" {_ago(max(known))}" if known else ""
@@ -93,14 +102,27 @@ def _after_reboot(ranks: Sequence[RankWanted], rebooted: Sequence[RankWanted], s
     return Conclusion("lost", "rebooted", f"{who} rebooted{when}; {_containers(rebooted)} did not come back.")
 
 
-def _without_reboot(ranks: Sequence[RankWanted], gone: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusion:
-    replaced = [sentence for name in sorted({r.node for r in gone}) if (sentence := _replacement(seen[name], ranks, need_unit=True))]
+def _without_reboot(
+    ranks: Sequence[RankWanted], gone: Sequence[RankWanted], seen: Mapping[str, NodeSeen]
+) -> Conclusion:
+    replaced = [
+        sentence
+        for name in sorted({r.node for r in gone})
+        if (sentence := _replacement(seen[name], ranks, need_unit=True))
+    ]
     if len(gone) == len(ranks):
         if replaced:
-            return Conclusion("lost", "replaced", f"{_containers(gone)} gone without a reboot. {' '.join(replaced)}", sure=False)
+            return Conclusion(
+                "lost", "replaced", f"{_containers(gone)} gone without a reboot. {' '.join(replaced)}", sure=False
+            )
         return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.", sure=False)
     places = _words([f"rank {rank.number} on {rank.node}" for rank in gone])
-    return Conclusion("degraded", "rank_lost", f"{places} {'is' if len(gone) == 1 else 'are'} gone; one dead rank is a dead service.", sure=False)
+    return Conclusion(
+        "degraded",
+        "rank_lost",
+        f"{places} {'is' if len(gone) == 1 else 'are'} gone; one dead rank is a dead service.",
+        sure=False,
+    )
 
 
 def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool = False) -> str:
@@ -114,7 +136,11 @@ def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool
         return ""
     names = _words([c.name for c in others])
     # One unit may start the others through dependencies: name those whose ExecStart names a container.
-    by = f"{_words(sorted(unit.name for unit in starters))} started {names}" if starters else f"{names} {'runs' if len(others) == 1 else 'run'} there now"
+    by = (
+        f"{_words(sorted(unit.name for unit in starters))} started {names}"
+        if starters
+        else f"{names} {'runs' if len(others) == 1 else 'run'} there now"
+    )
     held = sum((process.mib or 0) for process in node.processes) / 1024
     memory = f", holding {held:.0f} GiB" if held >= 1 else ""
     return f"On {node.node}, {by}{memory}."

@@ -87,11 +87,23 @@ def _look_at(door: Endpoint, jobs: Mapping[int, str]) -> NodeSeen:
         with _lock:
             _looking.discard(door.name)
     if sheet.machine is None:
-        return NodeSeen(door.name, at, reason="ssh_timeout", evidence=f"{door.name}: no answer to the look within {LOOK_TIMEOUT_S:.0f} s")
+        return NodeSeen(
+            door.name,
+            at,
+            reason="ssh_timeout",
+            evidence=f"{door.name}: no answer to the look within {LOOK_TIMEOUT_S:.0f} s",
+        )
     return NodeSeen(
-        door.name, at, boot_id=sheet.machine.boot_id or "", uptime_s=sheet.machine.uptime_s, containers=sheet.containers,
-        units=sheet.units, processes=sheet.gpus.processes if sheet.gpus else (), job_states=states,
-        memory=asdict(sheet.memory) if sheet.memory else None, gpus=[asdict(gpu) for gpu in sheet.gpus.gpus] if sheet.gpus else [],
+        door.name,
+        at,
+        boot_id=sheet.machine.boot_id or "",
+        uptime_s=sheet.machine.uptime_s,
+        containers=sheet.containers,
+        units=sheet.units,
+        processes=sheet.gpus.processes if sheet.gpus else (),
+        job_states=states,
+        memory=asdict(sheet.memory) if sheet.memory else None,
+        gpus=[asdict(gpu) for gpu in sheet.gpus.gpus] if sheet.gpus else [],
     )
 
 
@@ -111,12 +123,21 @@ def _keep(node: Node, seen: NodeSeen) -> None:
             inventory.not_reached(node, reason=seen.reason, evidence=seen.evidence, hop=seen.evidence.partition(":")[0])
             return
         body = {
-            "memory": seen.memory, "gpus": seen.gpus,
-            "containers": [asdict(c) for c in seen.containers or ()], "units": [asdict(u) for u in seen.units or ()],
+            "memory": seen.memory,
+            "gpus": seen.gpus,
+            "containers": [asdict(c) for c in seen.containers or ()],
+            "units": [asdict(u) for u in seen.units or ()],
             "held_mib": sum(process.mib or 0 for process in seen.processes),
         }
-        Sighting.objects.update_or_create(node=node, defaults={
-            "at": datetime.fromtimestamp(seen.at, UTC), "boot_id": seen.boot_id, "booted_at": booted_at(seen), "body": body})
+        Sighting.objects.update_or_create(
+            node=node,
+            defaults={
+                "at": datetime.fromtimestamp(seen.at, UTC),
+                "boot_id": seen.boot_id,
+                "booted_at": booted_at(seen),
+                "body": body,
+            },
+        )
         inventory.seen(node, boot_id=seen.boot_id)
 
 
@@ -138,18 +159,32 @@ def _conclude(deployment_id: int, found: Conclusion) -> None:
         if deployment.runs.filter(state__in=ACTIVE).exists():
             return
         before = deployment.observed
-        same = (before.get("suspect") or {}).get("state") == found.state and (before.get("suspect") or {}).get("reason") == found.reason
+        same = (before.get("suspect") or {}).get("state") == found.state and (before.get("suspect") or {}).get(
+            "reason"
+        ) == found.reason
         looks = before.get("looks", 1) + 1 if same else 1
         suspect = {**found.to_json(), "looks": looks}
         changed = (before.get("state"), before.get("reason")) != (found.state, found.reason)
         if found.state != "serving" and changed and not found.sure and looks < SURE:
             kept = {**before, "suspect": found.to_json(), "looks": looks}
-            Deployment.objects.filter(pk=deployment_id).update(observed=kept if before.get("state") else {
-                "state": "serving", "reason": None, "evidence": "", "suspect": found.to_json(), "looks": looks})
+            Deployment.objects.filter(pk=deployment_id).update(
+                observed=kept
+                if before.get("state")
+                else {"state": "serving", "reason": None, "evidence": "", "suspect": found.to_json(), "looks": looks}
+            )
             return
         previous = (deployment.state, deployment.reason)
-        deployment = deployment_state.observe(deployment, {**found.to_json(), "looks": suspect["looks"]}, newest_attempt(deployment))
+        deployment = deployment_state.observe(
+            deployment, {**found.to_json(), "looks": suspect["looks"]}, newest_attempt(deployment)
+        )
         if (deployment.state, deployment.reason) != previous and deployment.state != "serving":
-            record(WATCH, f"deployment:{found.state}", object_type="deployment", object_id=str(deployment.pk),
-                   object_name=deployment.name, outcome="done", after={"state": found.state, "reason": found.reason, "evidence": found.evidence})
+            record(
+                WATCH,
+                f"deployment:{found.state}",
+                object_type="deployment",
+                object_id=str(deployment.pk),
+                object_name=deployment.name,
+                outcome="done",
+                after={"state": found.state, "reason": found.reason, "evidence": found.evidence},
+            )
             ring_on_commit("audit", 0)

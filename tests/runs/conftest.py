@@ -32,7 +32,9 @@ class Worker:
         from django.db import connection
 
         while not self.stopping.is_set():
-            for run_id in list(Run.objects.filter(state__in=("queued", "reserving", "running")).values_list("pk", flat=True)):
+            for run_id in list(
+                Run.objects.filter(state__in=("queued", "reserving", "running")).values_list("pk", flat=True)
+            ):
                 working.slice_of(run_id)
             time.sleep(0.05)
         connection.close()
@@ -74,7 +76,15 @@ def ended(run: Run, seconds: float = 60.0) -> Run:
 def add_node(server, *, jump: Node | None = None) -> Node:
     """A node for a server of the openssh fixture, host key confirmed, with the key that the server accepts."""
     key = inventory.make_credential(ADMIN, name=f"key for {server.name}", private_key=server.private_key)
-    node = services.enrol(ADMIN, name=server.name, address="127.0.0.1", port=server.port, user=server.endpoint().user, credential=key, jump=jump)
+    node = services.enrol(
+        ADMIN,
+        name=server.name,
+        address="127.0.0.1",
+        port=server.port,
+        user=server.endpoint().user,
+        credential=key,
+        jump=jump,
+    )
     return inventory.confirm_host_key(ADMIN, node, sha256=node.host_keys.first().sha256)
 
 

@@ -1,6 +1,6 @@
 """A small program that behaves like `vllm serve` as far as a run can see: its log, its port, its answers. For tests only."""
 
-FAKE_VLLM = r'''#!/usr/bin/env python3
+FAKE_VLLM = r"""#!/usr/bin/env python3
 import http.server, json, os, sys, threading, time
 args = sys.argv[2:]
 port = int(args[args.index("--port") + 1]); name = args[args.index("--served-model-name") + 1] if "--served-model-name" in args else args[0]
@@ -32,4 +32,4 @@ class H(http.server.BaseHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), H)
 say("(APIServer pid=1) INFO:     Application startup complete.")
 server.serve_forever()
-'''
+"""

@@ -65,8 +65,13 @@ def test_nothing_is_lost_and_offsets_are_gapless(data, cuts):
     assert all(piece.line_count == len(lines_of(piece.data, piece.continues)) for piece in pieces)
 
 
-@given(st.lists(st.sampled_from([b"a", SECRET, b"\n", b"\r", b"x" * 50, b"hf_abcdefghijklmnopqrstuvwxyz0123456789"]), max_size=30),
-       st.lists(st.integers(0, 2000), max_size=8))
+@given(
+    st.lists(
+        st.sampled_from([b"a", SECRET, b"\n", b"\r", b"x" * 50, b"hf_abcdefghijklmnopqrstuvwxyz0123456789"]),
+        max_size=30,
+    ),
+    st.lists(st.integers(0, 2000), max_size=8),
+)
 def test_secrets_are_masked_across_any_cut(parts, cuts):
     data = b"".join(parts)
     stored = b"".join(piece.data for piece in through(data, cuts, (SECRET,)))

@@ -31,11 +31,23 @@ def served(worker, openssh, tmp_path):
     (model / "model.safetensors").write_bytes(b"\0" * 1000)
 
     def make(**environment: str):
-        made = deployments.create(ADMIN, name="tiny", nodes=["spark-1"], body={
-            "model": "local/tiny", "model_path": str(model), "runtime": "process", "cluster": "single", "executable": str(program),
-            "served_model_name": "tiny", "port": free_port(), "api_host": "127.0.0.1", "tensor_parallel": 1,
-            "environment": sorted(environment.items()),
-        })
+        made = deployments.create(
+            ADMIN,
+            name="tiny",
+            nodes=["spark-1"],
+            body={
+                "model": "local/tiny",
+                "model_path": str(model),
+                "runtime": "process",
+                "cluster": "single",
+                "executable": str(program),
+                "served_model_name": "tiny",
+                "port": free_port(),
+                "api_host": "127.0.0.1",
+                "tensor_parallel": 1,
+                "environment": sorted(environment.items()),
+            },
+        )
         ended(services.probe(ADMIN, [node]))
         return made
 
@@ -65,7 +77,9 @@ def test_launch_serve_prove_and_stop(served):
     numbers = [line["n"] for line in lines.lines(run, limit=5000)["lines"]]
     assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) == lines.stored_lines(run)
     assert [(e.action, e.outcome) for e in Entry.objects.filter(run_id=run.pk).order_by("id")] == [
-        ("deployment:launch", "requested"), ("deployment:launched", "done")]
+        ("deployment:launch", "requested"),
+        ("deployment:launched", "done"),
+    ]
     stop = ended(launch(deployment, story="stop", actor=OPERATOR))
     assert stop.state == "succeeded", (stop.evidence, text_of(stop))
     deployment.refresh_from_db()
@@ -129,6 +143,9 @@ def test_plan_changed_and_missing_reason(served):
 def test_the_same_idempotency_key_is_the_same_run(served):
     deployment = served()
     plan = services.preview(ADMIN, deployment)
-    runs = [services.start(ADMIN, deployment, story="launch", digest=plan.digest, reason="x", idempotency_key="abc") for _ in range(2)]
+    runs = [
+        services.start(ADMIN, deployment, story="launch", digest=plan.digest, reason="x", idempotency_key="abc")
+        for _ in range(2)
+    ]
     assert runs[0].pk == runs[1].pk
     ended(runs[0])

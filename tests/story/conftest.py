@@ -31,14 +31,17 @@ class Cluster:
 
     def deployment(self, **changes: object) -> Deployment:
         version = current_version(Recipe.objects.get(slug="qwen3.5-122b-a10b-fp8"))
-        return deployments.create(ADMIN, name="qwen3.5-122b", body={**version.body, **changes}, nodes=[HEAD, SECOND],
-                                  recipe_version=version)
+        return deployments.create(
+            ADMIN, name="qwen3.5-122b", body={**version.body, **changes}, nodes=[HEAD, SECOND], recipe_version=version
+        )
 
     def probe(self) -> Run:
         return ended(services.probe(OPERATOR, [self.head, self.second]))
 
     def clears(self, plan: Plan) -> tuple:
-        return services.clear_from([{**item, "disable": False} for p in plan.problems if p.severity == "consent" for item in p.clear])
+        return services.clear_from(
+            [{**item, "disable": False} for p in plan.problems if p.severity == "consent" for item in p.clear]
+        )
 
     def start(self, deployment: Deployment, *, story: str = "launch", actor=ADMIN) -> Run:
         clear = self.clears(services.preview(actor, deployment, story=story))
@@ -56,9 +59,13 @@ def enrol(lab: Lab) -> Cluster:
     key = inventory.make_credential(ADMIN, name="lab")
     lab.authorize(key.public_key)
     known = {name: node for name, node in lab.nodes.items()}
-    head = services.enrol(ADMIN, name=HEAD, address="127.0.0.1", port=known[HEAD].port, user="aurora", credential=key, jump=None)
+    head = services.enrol(
+        ADMIN, name=HEAD, address="127.0.0.1", port=known[HEAD].port, user="aurora", credential=key, jump=None
+    )
     head = inventory.confirm_host_key(ADMIN, head, sha256=known[HEAD].host_keys[0]["sha256"])
-    second = services.enrol(ADMIN, name=SECOND, address="192.168.200.13", port=22, user="aurora", credential=key, jump=head)
+    second = services.enrol(
+        ADMIN, name=SECOND, address="192.168.200.13", port=22, user="aurora", credential=key, jump=head
+    )
     second = inventory.confirm_host_key(ADMIN, second, sha256=known[SECOND].host_keys[0]["sha256"])
     return Cluster(lab, head, second)
 

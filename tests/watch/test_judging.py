@@ -5,22 +5,33 @@ import pytest
 from apps.facts.values import Container, GpuProcess, Unit
 from apps.watch.judging import NodeSeen, RankWanted, judge
 
-RANKS = (RankWanted(0, "spark-1a32", "vllm-qwen35-r0", "boot-a"), RankWanted(1, "spark-5be3", "vllm-qwen35-r1", "boot-b"))
+RANKS = (
+    RankWanted(0, "spark-1a32", "vllm-qwen35-r0", "boot-a"),
+    RankWanted(1, "spark-5be3", "vllm-qwen35-r1", "boot-b"),
+)
 
 
 def node(name: str, *, boot: str, running: tuple[str, ...] = (), units: tuple[Unit, ...] = (), **more) -> NodeSeen:
     containers = tuple(Container(name=one, state="running") for one in running)
-    return NodeSeen(name, 1000.0, boot_id=boot, uptime_s=more.pop("uptime", 1440.0), containers=containers, units=units, **more)
+    return NodeSeen(
+        name, 1000.0, boot_id=boot, uptime_s=more.pop("uptime", 1440.0), containers=containers, units=units, **more
+    )
 
 
 def both(first: NodeSeen, second: NodeSeen) -> dict[str, NodeSeen]:
     return {first.node: first, second.node: second}
 
 
-OURS = both(node("spark-1a32", boot="boot-a", running=("vllm-qwen35-r0",)), node("spark-5be3", boot="boot-b", running=("vllm-qwen35-r1",)))
+OURS = both(
+    node("spark-1a32", boot="boot-a", running=("vllm-qwen35-r0",)),
+    node("spark-5be3", boot="boot-b", running=("vllm-qwen35-r1",)),
+)
 CLUSTER = Unit(name="vllm-cluster.service", active="active", containers=("vllm_node", "vllm_embeddings", "reranker"))
 OLD_STACK = node(
-    "spark-1a32", boot="boot-c", running=("vllm_node", "vllm_embeddings", "reranker"), units=(CLUSTER,),
+    "spark-1a32",
+    boot="boot-c",
+    running=("vllm_node", "vllm_embeddings", "reranker"),
+    units=(CLUSTER,),
     processes=(GpuProcess(1, mib=98 * 1024),),
 )
 
@@ -33,7 +44,12 @@ OLD_STACK = node(
         (both(node("spark-1a32", boot="boot-c"), node("spark-5be3", boot="boot-d")), "lost", "rebooted", True),
         (both(node("spark-1a32", boot="boot-a"), node("spark-5be3", boot="boot-b")), "lost", "vanished", False),
         (both(OURS["spark-1a32"], node("spark-5be3", boot="boot-b")), "degraded", "rank_lost", False),
-        (both(OURS["spark-1a32"], NodeSeen("spark-5be3", 1.0, reason="no_route", evidence="No route to host")), "unreachable", "no_route", False),
+        (
+            both(OURS["spark-1a32"], NodeSeen("spark-5be3", 1.0, reason="no_route", evidence="No route to host")),
+            "unreachable",
+            "no_route",
+            False,
+        ),
         (both(OURS["spark-1a32"], node("spark-5be3", boot="boot-d")), "lost", "rebooted", True),
     ],
 )

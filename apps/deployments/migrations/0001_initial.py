@@ -5,96 +5,148 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('inventory', '0001_initial'),
-        ('recipes', '0001_initial'),
+        ("inventory", "0001_initial"),
+        ("recipes", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Deployment',
+            name="Deployment",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True)),
-                ('state', models.CharField(choices=[('draft', 'Draft'), ('launching', 'Launching'), ('serving', 'Serving'), ('degraded', 'Degraded'), ('stopping', 'Stopping'), ('stopped', 'Stopped'), ('failed', 'Failed'), ('lost', 'Lost'), ('unreachable', 'Unreachable')], default='draft', max_length=12)),
-                ('reason', models.CharField(default=None, max_length=40, null=True)),
-                ('phase', models.CharField(default=None, max_length=20, null=True)),
-                ('evidence', models.TextField(blank=True, default='')),
-                ('flags', models.JSONField(default=dict)),
-                ('observed', models.JSONField(default=dict)),
-                ('since', models.DateTimeField(auto_now_add=True)),
-                ('served_at', models.DateTimeField(null=True)),
-                ('on_rank_lost', models.CharField(default='stop', max_length=8)),
-                ('version', models.PositiveIntegerField(default=0)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.CharField(default='', max_length=80)),
-                ('archived_at', models.DateTimeField(null=True)),
-                ('recipe_version', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, to='recipes.recipeversion')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=63, unique=True)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("draft", "Draft"),
+                            ("launching", "Launching"),
+                            ("serving", "Serving"),
+                            ("degraded", "Degraded"),
+                            ("stopping", "Stopping"),
+                            ("stopped", "Stopped"),
+                            ("failed", "Failed"),
+                            ("lost", "Lost"),
+                            ("unreachable", "Unreachable"),
+                        ],
+                        default="draft",
+                        max_length=12,
+                    ),
+                ),
+                ("reason", models.CharField(default=None, max_length=40, null=True)),
+                ("phase", models.CharField(default=None, max_length=20, null=True)),
+                ("evidence", models.TextField(blank=True, default="")),
+                ("flags", models.JSONField(default=dict)),
+                ("observed", models.JSONField(default=dict)),
+                ("since", models.DateTimeField(auto_now_add=True)),
+                ("served_at", models.DateTimeField(null=True)),
+                ("on_rank_lost", models.CharField(default="stop", max_length=8)),
+                ("version", models.PositiveIntegerField(default=0)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("created_by", models.CharField(default="", max_length=80)),
+                ("archived_at", models.DateTimeField(null=True)),
+                (
+                    "recipe_version",
+                    models.ForeignKey(
+                        null=True, on_delete=django.db.models.deletion.PROTECT, to="recipes.recipeversion"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('id',),
+                "ordering": ("id",),
             },
         ),
         migrations.CreateModel(
-            name='Revision',
+            name="Revision",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('body', models.JSONField()),
-                ('reason', models.TextField(blank=True, default='')),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.CharField(default='', max_length=80)),
-                ('deployment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='revisions', to='deployments.deployment')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("body", models.JSONField()),
+                ("reason", models.TextField(blank=True, default="")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("created_by", models.CharField(default="", max_length=80)),
+                (
+                    "deployment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="revisions",
+                        to="deployments.deployment",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-number',),
+                "ordering": ("-number",),
             },
         ),
         migrations.CreateModel(
-            name='Rank',
+            name="Rank",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('run_id', models.BigIntegerField()),
-                ('container', models.CharField(blank=True, default='', max_length=128)),
-                ('job_id', models.CharField(blank=True, default='', max_length=80)),
-                ('boot_id', models.CharField(blank=True, default='', max_length=64)),
-                ('state', models.CharField(default='starting', max_length=12)),
-                ('seen_at', models.DateTimeField(null=True)),
-                ('deployment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='ranks', to='deployments.deployment')),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='ranks', to='inventory.node')),
-                ('revision', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='deployments.revision')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("run_id", models.BigIntegerField()),
+                ("container", models.CharField(blank=True, default="", max_length=128)),
+                ("job_id", models.CharField(blank=True, default="", max_length=80)),
+                ("boot_id", models.CharField(blank=True, default="", max_length=64)),
+                ("state", models.CharField(default="starting", max_length=12)),
+                ("seen_at", models.DateTimeField(null=True)),
+                (
+                    "deployment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="ranks", to="deployments.deployment"
+                    ),
+                ),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="ranks", to="inventory.node"
+                    ),
+                ),
+                (
+                    "revision",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="+", to="deployments.revision"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('number',),
+                "ordering": ("number",),
             },
         ),
         migrations.CreateModel(
-            name='Consent',
+            name="Consent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('node', models.CharField(max_length=63)),
-                ('kind', models.CharField(max_length=10)),
-                ('name', models.CharField(max_length=255)),
-                ('disable', models.BooleanField(default=False)),
-                ('given_by', models.CharField(max_length=80)),
-                ('given_at', models.DateTimeField(auto_now_add=True)),
-                ('reason', models.TextField(blank=True, default='')),
-                ('deployment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='consents', to='deployments.deployment')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("node", models.CharField(max_length=63)),
+                ("kind", models.CharField(max_length=10)),
+                ("name", models.CharField(max_length=255)),
+                ("disable", models.BooleanField(default=False)),
+                ("given_by", models.CharField(max_length=80)),
+                ("given_at", models.DateTimeField(auto_now_add=True)),
+                ("reason", models.TextField(blank=True, default="")),
+                (
+                    "deployment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="consents",
+                        to="deployments.deployment",
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('deployment', 'node', 'kind', 'name'), name='consent_once')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("deployment", "node", "kind", "name"), name="consent_once")
+                ],
             },
         ),
         migrations.AddConstraint(
-            model_name='revision',
-            constraint=models.UniqueConstraint(fields=('deployment', 'number'), name='revision_once'),
+            model_name="revision",
+            constraint=models.UniqueConstraint(fields=("deployment", "number"), name="revision_once"),
         ),
         migrations.AddConstraint(
-            model_name='rank',
-            constraint=models.UniqueConstraint(fields=('deployment', 'number'), name='rank_once'),
+            model_name="rank",
+            constraint=models.UniqueConstraint(fields=("deployment", "number"), name="rank_once"),
         ),
     ]

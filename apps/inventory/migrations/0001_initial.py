@@ -5,87 +5,123 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Credential',
+            name="Credential",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=80, unique=True)),
-                ('kind', models.CharField(max_length=12)),
-                ('public_key', models.TextField()),
-                ('sealed_private_key', models.TextField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.CharField(default='', max_length=80)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=80, unique=True)),
+                ("kind", models.CharField(max_length=12)),
+                ("public_key", models.TextField()),
+                ("sealed_private_key", models.TextField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("created_by", models.CharField(default="", max_length=80)),
             ],
         ),
         migrations.CreateModel(
-            name='Secret',
+            name="Secret",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=80, unique=True)),
-                ('sealed_value', models.TextField()),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('changed_at', models.DateTimeField(auto_now=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=80, unique=True)),
+                ("sealed_value", models.TextField()),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("changed_at", models.DateTimeField(auto_now=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Node',
+            name="Node",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=63, unique=True)),
-                ('address', models.CharField(max_length=255)),
-                ('port', models.PositiveIntegerField(default=22)),
-                ('user', models.CharField(max_length=64)),
-                ('state', models.CharField(choices=[('unconfirmed', 'Unconfirmed'), ('ready', 'Ready'), ('stopped', 'Stopped')], default='unconfirmed', max_length=12)),
-                ('boot_id', models.CharField(blank=True, default='', max_length=64)),
-                ('last_seen_at', models.DateTimeField(null=True)),
-                ('unreachable_since', models.DateTimeField(null=True)),
-                ('unreachable_reason', models.CharField(blank=True, default='', max_length=40)),
-                ('unreachable_evidence', models.TextField(blank=True, default='')),
-                ('unreachable_hop', models.CharField(blank=True, default='', max_length=63)),
-                ('version', models.PositiveIntegerField(default=0)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('credential', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='nodes', to='inventory.credential')),
-                ('jump', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='behind', to='inventory.node')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=63, unique=True)),
+                ("address", models.CharField(max_length=255)),
+                ("port", models.PositiveIntegerField(default=22)),
+                ("user", models.CharField(max_length=64)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("unconfirmed", "Unconfirmed"), ("ready", "Ready"), ("stopped", "Stopped")],
+                        default="unconfirmed",
+                        max_length=12,
+                    ),
+                ),
+                ("boot_id", models.CharField(blank=True, default="", max_length=64)),
+                ("last_seen_at", models.DateTimeField(null=True)),
+                ("unreachable_since", models.DateTimeField(null=True)),
+                ("unreachable_reason", models.CharField(blank=True, default="", max_length=40)),
+                ("unreachable_evidence", models.TextField(blank=True, default="")),
+                ("unreachable_hop", models.CharField(blank=True, default="", max_length=63)),
+                ("version", models.PositiveIntegerField(default=0)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "credential",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="nodes", to="inventory.credential"
+                    ),
+                ),
+                (
+                    "jump",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="behind",
+                        to="inventory.node",
+                    ),
+                ),
             ],
             options={
-                'ordering': ('id',),
+                "ordering": ("id",),
             },
         ),
         migrations.CreateModel(
-            name='HostKey',
+            name="HostKey",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('type', models.CharField(max_length=40)),
-                ('base64', models.TextField()),
-                ('sha256', models.CharField(max_length=64)),
-                ('state', models.CharField(choices=[('offered', 'Offered'), ('pinned', 'Pinned'), ('refused', 'Refused')], default='offered', max_length=8)),
-                ('seen_at', models.DateTimeField(auto_now_add=True)),
-                ('confirmed_at', models.DateTimeField(null=True)),
-                ('confirmed_by', models.CharField(default='', max_length=80)),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='host_keys', to='inventory.node')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("type", models.CharField(max_length=40)),
+                ("base64", models.TextField()),
+                ("sha256", models.CharField(max_length=64)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("offered", "Offered"), ("pinned", "Pinned"), ("refused", "Refused")],
+                        default="offered",
+                        max_length=8,
+                    ),
+                ),
+                ("seen_at", models.DateTimeField(auto_now_add=True)),
+                ("confirmed_at", models.DateTimeField(null=True)),
+                ("confirmed_by", models.CharField(default="", max_length=80)),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="host_keys", to="inventory.node"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('node', 'type', 'sha256'), name='host_key_once')],
+                "constraints": [models.UniqueConstraint(fields=("node", "type", "sha256"), name="host_key_once")],
             },
         ),
         migrations.CreateModel(
-            name='SheetRow',
+            name="SheetRow",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('taken_at', models.DateTimeField()),
-                ('body', models.JSONField()),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sheets', to='inventory.node')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("taken_at", models.DateTimeField()),
+                ("body", models.JSONField()),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="sheets", to="inventory.node"
+                    ),
+                ),
             ],
             options={
-                'get_latest_by': 'taken_at',
-                'indexes': [models.Index(fields=['node', '-taken_at'], name='inventory_s_node_id_d7c183_idx')],
+                "get_latest_by": "taken_at",
+                "indexes": [models.Index(fields=["node", "-taken_at"], name="inventory_s_node_id_d7c183_idx")],
             },
         ),
     ]

@@ -5,44 +5,47 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Recipe',
+            name="Recipe",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(max_length=80, unique=True)),
-                ('name', models.CharField(max_length=120)),
-                ('description', models.TextField(blank=True, default='')),
-                ('shipped', models.BooleanField(default=False)),
-                ('archived_at', models.DateTimeField(null=True)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("slug", models.SlugField(max_length=80, unique=True)),
+                ("name", models.CharField(max_length=120)),
+                ("description", models.TextField(blank=True, default="")),
+                ("shipped", models.BooleanField(default=False)),
+                ("archived_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'ordering': ('name',),
+                "ordering": ("name",),
             },
         ),
         migrations.CreateModel(
-            name='RecipeVersion',
+            name="RecipeVersion",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('body', models.JSONField()),
-                ('world_size', models.PositiveIntegerField(default=1)),
-                ('note', models.TextField(blank=True, default='')),
-                ('tested_on', models.CharField(default='untested on hardware', max_length=200)),
-                ('created_at', models.DateTimeField(auto_now_add=True)),
-                ('created_by', models.CharField(default='', max_length=80)),
-                ('recipe', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='versions', to='recipes.recipe')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.PositiveIntegerField()),
+                ("body", models.JSONField()),
+                ("world_size", models.PositiveIntegerField(default=1)),
+                ("note", models.TextField(blank=True, default="")),
+                ("tested_on", models.CharField(default="untested on hardware", max_length=200)),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("created_by", models.CharField(default="", max_length=80)),
+                (
+                    "recipe",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="versions", to="recipes.recipe"
+                    ),
+                ),
             ],
             options={
-                'ordering': ('-number',),
-                'constraints': [models.UniqueConstraint(fields=('recipe', 'number'), name='recipe_version_once')],
+                "ordering": ("-number",),
+                "constraints": [models.UniqueConstraint(fields=("recipe", "number"), name="recipe_version_once")],
             },
         ),
     ]

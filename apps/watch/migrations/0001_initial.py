@@ -5,23 +5,27 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('inventory', '0001_initial'),
+        ("inventory", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Sighting',
+            name="Sighting",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('boot_id', models.CharField(blank=True, default='', max_length=64)),
-                ('booted_at', models.DateTimeField(null=True)),
-                ('body', models.JSONField(default=dict)),
-                ('node', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='sighting', to='inventory.node')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("at", models.DateTimeField()),
+                ("boot_id", models.CharField(blank=True, default="", max_length=64)),
+                ("booted_at", models.DateTimeField(null=True)),
+                ("body", models.JSONField(default=dict)),
+                (
+                    "node",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="sighting", to="inventory.node"
+                    ),
+                ),
             ],
         ),
     ]

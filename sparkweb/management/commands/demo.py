@@ -25,9 +25,17 @@ class Command(BaseCommand):
     help = "Start the whole stack on embedded defaults and play the main job on it. The last line on stdout is one JSON object."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="end after the story instead of going on serving the dashboard")
-        parser.add_argument("--real", action="store_true", help="a real vLLM on CPU as a plain process, over a real OpenSSH server")
-        parser.add_argument("--factor", default="36", help="how many times faster the pretend engine, reboot and docker are (default 36)")
+        parser.add_argument(
+            "--once", action="store_true", help="end after the story instead of going on serving the dashboard"
+        )
+        parser.add_argument(
+            "--real", action="store_true", help="a real vLLM on CPU as a plain process, over a real OpenSSH server"
+        )
+        parser.add_argument(
+            "--factor",
+            default="36",
+            help="how many times faster the pretend engine, reboot and docker are (default 36)",
+        )
         parser.add_argument("--shards", default="39", help="shards of the pretend model (default 39)")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -36,7 +44,12 @@ class Command(BaseCommand):
         started = time.monotonic()
         say = demo.Teller(self._write, started)
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
-        told: dict[str, Any] = {"deployment": None, "state": "failed", "reason": "internal", "evidence": "the demo did not begin"}
+        told: dict[str, Any] = {
+            "deployment": None,
+            "state": "failed",
+            "reason": "internal",
+            "evidence": "the demo did not begin",
+        }
         try:
             say("preparing the database")
             prepare()
@@ -47,9 +60,19 @@ class Command(BaseCommand):
                 try:
                     told = play(say)
                 except demo.DemoFailed as failed:
-                    told = {"deployment": None, "state": failed.state, "reason": failed.reason, "evidence": failed.evidence}
+                    told = {
+                        "deployment": None,
+                        "state": failed.state,
+                        "reason": failed.reason,
+                        "evidence": failed.evidence,
+                    }
                 except Refused as no:
-                    told = {"deployment": None, "state": "failed", "reason": no.reason, "evidence": no.evidence or no.detail}
+                    told = {
+                        "deployment": None,
+                        "state": "failed",
+                        "reason": no.reason,
+                        "evidence": no.evidence or no.detail,
+                    }
                 self._close(told, options)
         except (CannotStart, demo.DemoFailed, OpenSshProblem) as problem:
             told = {"deployment": None, "state": "failed", "reason": "internal", "evidence": str(problem)}
@@ -80,11 +103,18 @@ class Command(BaseCommand):
             server = OpenSshServer(settings.VAR / "openssh")
             with server:
                 yield lambda say: demo.play_real(
-                    engine, address=server.address, port=server.port, user=server.user,
-                    fingerprints={key.sha256 for key in server.host_keys()}, authorize=server.authorize, say=say,
+                    engine,
+                    address=server.address,
+                    port=server.port,
+                    user=server.user,
+                    fingerprints={key.sha256 for key in server.host_keys()},
+                    authorize=server.authorize,
+                    say=say,
                 )
             return
-        lab = demo.LabProcess(settings.VAR / "lab", options=["--factor", options["factor"], "--shards", options["shards"]])
+        lab = demo.LabProcess(
+            settings.VAR / "lab", options=["--factor", options["factor"], "--shards", options["shards"]]
+        )
         try:
             lab.start()
             yield lambda say: demo.play(lab, say)
@@ -103,10 +133,15 @@ def _good(told: dict[str, Any]) -> bool:
 
 def _real_engine() -> dict[str, Any]:
     done = subprocess.run(  # noqa: S603 - our own script
-        [sys.executable, str(settings.BASE_DIR / "scripts" / "real_engine.py"), "--describe"], capture_output=True, text=True, check=False,
+        [sys.executable, str(settings.BASE_DIR / "scripts" / "real_engine.py"), "--describe"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
-        raise demo.DemoFailed("failed", "internal", done.stderr.strip() or "the real engine is not prepared: make engine")
+        raise demo.DemoFailed(
+            "failed", "internal", done.stderr.strip() or "the real engine is not prepared: make engine"
+        )
     return {**json.loads(done.stdout), "port": free_port()}
 
 
