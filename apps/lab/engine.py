@@ -677,7 +677,13 @@ class Engine:
                 f"ValueError: Following weights were not initialized from checkpoint: {{'{self.missing[0]}'}}",
                 who=self.ranks[0].prefix,
             )
-        await asyncio.gather(*(self.bar(rank) for rank in self.ordered()))
+        bars = [asyncio.create_task(self.bar(rank)) for rank in self.ordered()]
+        try:
+            await asyncio.gather(*bars)
+        finally:  # when one rank dies, the other must not go on taking memory
+            for bar in bars:
+                bar.cancel()
+            await asyncio.gather(*bars, return_exceptions=True)
         weights = self.bytes / (1 << 30) / len(self.ranks)
         for rank in self.ranks:
             took = (self.world_time() - began) * self.world.factor
