@@ -3,21 +3,21 @@
 
 import os
 import sys
+from importlib import import_module
 
 
 def pure_command(name: str, arguments: list[str]) -> int | None:
     """Run a command that is a filter over bytes; None when `name` is none of them."""
-    if name == "parse":
-        from apps.facts.parsing import main
-    elif name == "explain":
-        from apps.diagnosis.explaining import main
-    elif name == "reasons":
-        from apps.diagnosis.reasons import main
-    elif name == "roles":
-        from apps.people.roles import main
-    else:
+    modules = {
+        "parse": "apps.facts.parsing",
+        "explain": "apps.diagnosis.explaining",
+        "reasons": "apps.diagnosis.reasons",
+        "roles": "apps.people.roles",
+    }
+    if name not in modules:
         return None
-    return main(arguments, sys.stdin.buffer, sys.stdout)
+    status: int = import_module(modules[name]).main(arguments, sys.stdin.buffer, sys.stdout)
+    return status
 
 
 if __name__ == "__main__":

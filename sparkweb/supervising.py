@@ -110,7 +110,7 @@ def _private(path: Path, text: str) -> None:
 
 def programs(var: Path, *, host: str, port: int) -> list[Program]:
     python = sys.executable
-    web = (
+    web: tuple[str, ...] = (
         python,
         "-m",
         "uvicorn",
@@ -126,6 +126,7 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
         "--timeout-graceful-shutdown",
         "5",
         "--no-server-header",
+        "--no-proxy-headers",
         "--no-access-log",
         "--log-level",
         "warning",

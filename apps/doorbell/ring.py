@@ -14,11 +14,11 @@ from django.db import transaction
 CHANNEL = "sparkweb:doorbell"
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
-_client: redis.Redis | None = None
+_client: redis.Redis[bytes] | None = None
 _quiet_until = 0.0  # while Redis is away, do not spend a connect timeout on each ring
 
 
-def _connection() -> redis.Redis:
+def _connection() -> redis.Redis[bytes]:
     global _client
     with _lock:
         if _client is None:

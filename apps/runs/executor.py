@@ -198,14 +198,14 @@ class Executor:
                 self._begin(step)
         busy = {node: active.get(node) for node in dict.fromkeys([*active, *self._nodes_followed()])}
         futures = {}
-        for node, step in busy.items():
+        for node, at_work in busy.items():
             away = self.away.get(node)
             if away is not None and now < away.next_at:
                 continue
             asked = [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
-            futures[node] = (step, self._pool.submit(self._look, node, self._due(step), asked))
-        for node, (step, future) in futures.items():
-            self._apply(node, step, future.result())
+            futures[node] = (at_work, self._pool.submit(self._look, node, self._due(at_work), asked))
+        for node, (at_work, future) in futures.items():
+            self._apply(node, at_work, future.result())
 
     def _nodes_followed(self) -> list[str]:
         return [node for node in self.plan.nodes if self._followed(node)]
@@ -303,12 +303,14 @@ class Executor:
             self._judge_job(step, seen.looks.get(step.key) or seen.started)
         elif step.kind == "ready":
             self._judge_ready(step, seen.answer)
-        elif seen.answer is not None:
-            judge = {"probe": self._judge_probe, "wait": self._judge_wait, "smoke": self._judge_smoke}.get(step.kind)
-            if judge is not None:
-                judge(step, seen.answer)
-        if step.kind == "end":
+        elif step.kind == "end":
             self._judge_end(step, seen.answer)
+        elif seen.answer is not None and step.kind == "probe":
+            self._judge_probe(step, seen.answer)
+        elif seen.answer is not None and step.kind == "wait":
+            self._judge_wait(step, seen.answer)
+        elif seen.answer is not None and step.kind == "smoke":
+            self._judge_smoke(step, seen.answer)
 
     def _lost_sight(self, node: str, step: Step | None, trouble: RemoteError) -> None:
         now = time.time()
@@ -495,7 +497,7 @@ class Executor:
             if self.dead[step.key] < DEAD_LOOKS * 5:
                 return False
         if failures:
-            _, key, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
+            _, _, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
             self.journal.finish(step.key, "failed", reason=failure.reason, evidence=failure.evidence)
             return True
         first = ended[0]

@@ -136,7 +136,7 @@ def eta(run: Run) -> estimating.Estimate:
 
 def _history(run: Run, rank: int) -> list[list[float]]:
     for step in _loading_steps(run):
-        points = (step.progress.get("history") or {}).get(str(rank))
+        points: list[list[float]] | None = (step.progress.get("history") or {}).get(str(rank))
         if points:
             return points
     return []

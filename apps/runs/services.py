@@ -264,7 +264,8 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
         )
     revision = deployment.revision
     spec = revision.spec
-    given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear))
+    healthy = deployment.state == "serving" if deployment.observed or deployment.state == "degraded" else None
+    given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear), healthy=healthy)
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
 

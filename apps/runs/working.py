@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 
 from django.conf import settings
 from django.db import close_old_connections, connection, transaction
@@ -141,7 +142,7 @@ def _internal(run_id: int, token: str, bug: Exception) -> None:
                 run,
                 Run.State.FAILED,
                 reason="internal",
-                evidence=f"{type(bug).__name__} in {os.path.basename(where.filename)}:{where.lineno}: {bug}",
+                evidence=f"{type(bug).__name__} in {Path(where.filename).name}:{where.lineno}: {bug}",
             )
 
 

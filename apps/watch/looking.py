@@ -79,7 +79,7 @@ def _look_at(door: Endpoint, jobs: Mapping[int, str]) -> NodeSeen:
         sheet = probe.sheet_from(door.name, at, probe.read(nonce, result.stdout))
         states = None
         if jobs:
-            looks = NodeJobs(transport).look([(job_id, 1 << 62) for job_id in jobs.values()], limit=1)
+            looks = NodeJobs(transport).look([(job_id, 0) for job_id in jobs.values()], limit=0)
             states = {number: one.state for number, one in zip(jobs, looks, strict=True)}
     except RemoteError as trouble:
         return NodeSeen(door.name, at, reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
