@@ -10,7 +10,7 @@ from typing import Any
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.db import DatabaseError
+from django.db import Error as DatabaseTrouble
 
 from apps.deployments.models import Deployment
 from apps.inventory.models import Node
@@ -41,7 +41,7 @@ class PageConsumer(AsyncWebsocketConsumer):
         self.log_ended = False
         self._news: dict[tuple[str, int], int] = {}  # no larger than what is watched
         self._versions: dict[tuple[str, int], int] = {}
-        self._log_due = self._check_due = False
+        self._log_due = self._check_due = self._gone = False
         self._awake = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._sending = asyncio.Lock()
@@ -59,6 +59,7 @@ class PageConsumer(AsyncWebsocketConsumer):
         self._pump = asyncio.create_task(self._work(), name="viewer")
 
     async def disconnect(self, code: int) -> None:
+        self._gone = True
         hub().leave(self)
         if self._pump is not None and self._pump is not asyncio.current_task():
             self._pump.cancel()
@@ -76,6 +77,7 @@ class PageConsumer(AsyncWebsocketConsumer):
             case messages.Watch(objects):
                 self.watched = objects
                 self._news = {key: version for key, version in self._news.items() if key in objects}
+                await self._compare_versions()
             case messages.Unfollow():
                 self.follow = None
             case messages.Follow():
@@ -113,9 +115,10 @@ class PageConsumer(AsyncWebsocketConsumer):
     async def _work(self) -> None:
         checked = looked = time.monotonic()
         try:
-            while True:
+            while not self._gone:
                 try:
-                    await asyncio.wait_for(self._awake.wait(), TICK_S)
+                    async with asyncio.timeout(TICK_S):
+                        await self._awake.wait()
                 except TimeoutError:
                     pass
                 self._awake.clear()
@@ -144,14 +147,14 @@ class PageConsumer(AsyncWebsocketConsumer):
         assert self.standing is not None
         try:
             return bool(await database_sync_to_async(still_allowed)(self.standing)) and may(self.standing.actor, "view")
-        except DatabaseError:
+        except DatabaseTrouble:
             return True  # the database is away for a moment; nothing can be read meanwhile either
 
     async def _compare_versions(self) -> None:
         """Without the doorbell: find out by looking."""
         try:
             found = await database_sync_to_async(versions_of)(self.watched)
-        except DatabaseError:
+        except DatabaseTrouble:
             return
         for key, version in found.items():
             if key in self._versions and self._versions[key] != version:
@@ -191,7 +194,7 @@ class PageConsumer(AsyncWebsocketConsumer):
         except Run.DoesNotExist:
             self.follow = None
             await self._say({"type": "refused", "why": f"there is no run {follow.run}"})
-        except DatabaseError as problem:
+        except DatabaseTrouble as problem:
             log.warning("lines of run %s can't be read now: %s", follow.run, problem)
 
     async def _send_tail(self, follow: messages.Follow) -> None:
@@ -227,7 +230,7 @@ class PageConsumer(AsyncWebsocketConsumer):
                 rank=wanted.rank,
                 step=wanted.step,
             )
-        except (Run.DoesNotExist, DatabaseError):
+        except (Run.DoesNotExist, DatabaseTrouble):
             return await self._say({"type": "refused", "why": "these lines can't be read now"})
         frames = messages.in_frames(answer["lines"], messages.FRAME_BYTES)
         lines = frames[-1] if wanted.before is not None and frames else frames[0] if frames else []

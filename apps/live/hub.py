@@ -57,30 +57,37 @@ class Hub:
     def leave(self, viewer: Viewer) -> None:
         self.viewers.discard(viewer)
         if not self.viewers and self._listener is not None:
-            self._listener.cancel()
-            self._listener = None
+            listener, self._listener = (
+                self._listener,
+                None,
+            )  # it looks at this too: libraries have swallowed cancellations
+            listener.cancel()
             self.connected = False
             self._reads.clear()
 
     async def _listen(self) -> None:
         failures = 0
-        while True:
-            client = aioredis.Redis.from_url(
-                settings.REDIS_URL, socket_connect_timeout=2, socket_keepalive=True, health_check_interval=15
-            )
+        while self._listener is asyncio.current_task():
+            client = aioredis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2, health_check_interval=15)
             try:
                 subscription = client.pubsub(ignore_subscribe_messages=True)
                 await subscription.subscribe(CHANNEL)
                 self.connected, failures = True, 0
                 self._resync_all()  # what rang while nobody listened
-                while True:
-                    message = await subscription.get_message(timeout=20)
+                while self._listener is asyncio.current_task():
+                    message = await subscription.get_message(timeout=5)
                     if message is not None:
                         self._deliver(message.get("data"))
-            except (RedisError, OSError, asyncio.IncompleteReadError) as problem:
-                if failures == 0:
-                    log.warning("the doorbell can't be heard, viewers look every few seconds: %s", problem)
+            except asyncio.CancelledError:
+                raise
+            except (
+                Exception
+            ) as problem:  # whatever it is, the ear must not fall off: viewers look by themselves meanwhile
+                if self._listener is not asyncio.current_task():
+                    return
                 self.connected = False
+                if failures == 0:
+                    log.warning("the doorbell can't be heard, viewers look every few seconds: %r", problem)
                 await asyncio.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
                 failures += 1
             finally:

@@ -24,10 +24,11 @@ from apps.diagnosis.refusal import Refused
 from apps.inventory.models import Node
 from apps.pages import charts, forms, scripts
 from apps.pages.refusing import Error, error_of, explained
+from apps.pages.words import duration_words
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
 from apps.plan.spec import Clear
-from apps.plan.step import Plan, Problem
+from apps.plan.step import Plan, Problem, Step
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version
 from apps.runs import queries
@@ -384,13 +385,24 @@ def problem_rows(plan: Plan, clear: Sequence[Clear]) -> list[dict[str, Any]]:
 
 
 def stage_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Stages in order, in each the steps by node; the commands of a step as one text with what it waits for."""
     made = []
     for number, stage in enumerate(plan.stages, 1):
-        nodes: dict[str, list[Any]] = {}
+        nodes: dict[str, list[dict[str, Any]]] = {}
         for step in stage.steps:
-            nodes.setdefault(step.node, []).append(step)
+            nodes.setdefault(step.node, []).append({"step": step, "text": _commands(step)})
         made.append({"number": number, "name": stage.name, "nodes": nodes, "where": ", ".join(nodes)})
     return made
+
+
+def _commands(step: Step) -> str:
+    if not step.commands:
+        return ""
+    lines = list(step.commands)
+    if step.kind in ("wait", "ready"):
+        lines.append(f"# waits, at most {duration_words(step.within_s)}")
+    lines += [f"# {secret.variable} from the secret “{secret.name}”, never shown" for secret in step.secrets]
+    return "\n".join(lines)
 
 
 def fingerprints(plan: Plan) -> dict[str, str]:

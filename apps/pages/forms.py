@@ -86,7 +86,7 @@ def spec_body(post: QueryDict) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for name, field in FIELDS.items():
         text = post.get(name, "").replace("\r\n", "\n").strip()
-        if text:
+        if text or name in ("model", "model_path"):  # these two have no default
             body[name] = _value(field, text)
     return body
 

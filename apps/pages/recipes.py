@@ -21,7 +21,12 @@ PAGE = 50
 @allow("view")
 @require_GET
 def recipes(request: HttpRequest) -> HttpResponse:
-    found = Recipe.objects.filter(archived_at=None).annotate(count=Count("versions")).prefetch_related("versions")
+    found = (
+        Recipe.objects.filter(archived_at=None)
+        .annotate(count=Count("versions"))
+        .prefetch_related("versions")
+        .order_by("name")
+    )
     return render(request, "pages/recipes.html", {"page": Paginator(found, PAGE).get_page(request.GET.get("page"))})
 
 
