@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts stay on one line)
 """The lab's own process: both nodes, their doors, and a control socket."""
 
 from __future__ import annotations
@@ -300,7 +301,10 @@ class Control:
                 try:
                     said = {"ok": True, **(await self.act(json.loads(line)) or {})}
                 except KeyError as error:
-                    said = {"ok": False, "error": f"unknown: {error.args[0]}"}
+                    said = {
+                        "ok": False,
+                        "error": f"unknown name {error.args[0]!r}: nodes are {', '.join(self.world.nodes)}; faults are listed by `manage.py lab faults`",
+                    }
                 except (ValueError, TypeError) as error:
                     said = {"ok": False, "error": str(error)}
                 writer.write(json.dumps(said).encode() + b"\n")
@@ -327,7 +331,7 @@ class Control:
             if "rank_order" in asked:
                 world.rank_order = str(asked["rank_order"])
             if "memory_strict" in asked:
-                world.memory_strict = bool(asked["memory_strict"])
+                world.memory_strict = str(asked["memory_strict"]).lower() not in ("0", "false", "no", "off")
             if "shards" in asked:
                 world.shards = int(asked["shards"])
                 for node in world.nodes.values():

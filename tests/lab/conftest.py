@@ -20,7 +20,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _lab(tmp_path_factory: pytest.TempPathFactory, key: Path, redirect: str) -> Iterator[Lab]:
-    with Lab.start(tmp_path_factory.mktemp(redirect), factor=150, redirect=redirect, timeout_s=90) as lab:
+    with Lab.start(tmp_path_factory.mktemp(redirect), factor=150, shard_s=6, redirect=redirect, timeout_s=90) as lab:
         lab.authorize(key.with_suffix(".pub").read_text())
         yield lab
 

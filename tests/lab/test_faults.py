@@ -181,4 +181,4 @@ def test_other_shard_counts_and_rank_order(visit: Visit, shards: int, order: str
         until(lambda: ready(visit))
         assert log(visit).count(f"Completed | {shards}/{shards} ") == 2
     finally:
-        visit.lab.set(shards=39, rank_order="01", shard_s=18)
+        visit.lab.set(shards=39, rank_order="01", shard_s=6)

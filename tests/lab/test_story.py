@@ -242,4 +242,4 @@ def test_the_engine_notices_that_a_rank_is_gone(visit: Visit) -> None:
         until(lambda: " 0.0/1.0 GPU\n" in visit.out("docker exec vllm-qwen35-r0 ray status"))
         assert visit.out("docker inspect -f '{{.State.Status}}' vllm-qwen35-r0") == "running\n"
     finally:
-        visit.lab.set(shard_s=18)
+        visit.lab.set(shard_s=6)
