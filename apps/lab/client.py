@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The lab as a library: start it in its own process, and steer it."""
 
 from __future__ import annotations

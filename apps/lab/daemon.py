@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts stay on one line)
 """The lab's own process: both nodes, their doors, and a control socket."""
 
 from __future__ import annotations

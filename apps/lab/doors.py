@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The SSH servers: one loopback port per node, real host keys, exec, sftp and direct-tcpip, and the faults of a door.
 
 Every connection passes a small relay in front of the SSH server, so that a cut, a silence or a late banner can be played on a

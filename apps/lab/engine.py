@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The pretend engine: what `vllm serve` of 0.17.1 checks, prints, takes and serves, at its pace divided by the factor."""
 
 from __future__ import annotations

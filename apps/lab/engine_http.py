@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """HTTP of the pretend engine: health, models, completions (plain and streamed), metrics."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """Files of a node through which a script looks at the machine: /proc figures, /sys/class, /etc."""
 
 from __future__ import annotations

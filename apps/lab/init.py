@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The first process of a pretend node: it starts what the SSH server asks for, reaps it, and takes all of it along when it ends.
 
 Run as a script with nothing but the standard library. With `mount` it is PID 1 of fresh mount, pid, network, uts and ipc

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The part of a pretend node that is real: its root folder, its first process, and the door its stand-ins knock at."""
 
 from __future__ import annotations

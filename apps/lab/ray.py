@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """ray start, ray status, ray stop inside containers; who has joined whom."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """Paths through which a node would look like this machine, and how a script's mention of them is led elsewhere.
 
 Where a mount namespace is allowed the files are bound over the real ones and nothing is rewritten. Elsewhere the literals

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """What runs on a node: containers with their processes, programs kept by units."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The start scene: two Sparks as the story has them. Names, addresses, versions and sizes, no behaviour."""
 
 from __future__ import annotations

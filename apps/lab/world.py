@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """The state of the pretend nodes: memory by owner, containers, units, processes, ports, clock, faults."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (commands stay on one line)
 """SSH: keys, sftp, detached work, where the doors lead, and that nothing dials out."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (commands stay on one line)
 """What a node says of itself, in both ways of leading paths elsewhere."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (commands stay on one line)
 """The old stack, the launch, the reboot."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (commands stay on one line)
 """OpenSSH's own client as the visitor of pretend Sparks."""
 
 from __future__ import annotations

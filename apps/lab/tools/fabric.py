@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """Interfaces, RoCE ports and routes."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """nvidia-smi and the shape of the machine."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """Programs that talk to others. Nothing leaves the lab: the story's addresses are the lab's own, all others refuse."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """python3, pip, hf: what is installed on the host and in the images."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """Names, users, processes, logs, clock, power."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
 """systemctl, and what systemd does with the units of the old stack."""
 
 from __future__ import annotations
