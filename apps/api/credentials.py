@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from ninja import Router, Status
 
 from apps.api.finding import page
-from apps.api.schemas import LIMIT, After, CredentialIn, CredentialOut, Credentials, Limit
+from apps.api.schemas import LIMIT, After, CredentialBody, CredentialOut, Credentials, Limit
 from apps.inventory import services
 from apps.inventory.models import Credential
 from apps.people.access import actor_of, allow
@@ -35,7 +35,7 @@ def list_credentials(request: HttpRequest, after: After = None, limit: Limit = L
 
 @router.post("credentials", response={201: CredentialOut})
 @allow("edit_credentials")
-def make_credential(request: HttpRequest, body: CredentialIn) -> Status[CredentialOut]:
+def make_credential(request: HttpRequest, body: CredentialBody) -> Status[CredentialOut]:
     """Make an ed25519 pair, or keep an uploaded private key. Put `public_key` on the nodes that it shall open."""
     made = services.make_credential(
         actor_of(request), name=body.name, private_key=body.private_key, passphrase=body.passphrase

@@ -15,22 +15,22 @@ from apps.api.finding import by_id, by_reference, page
 from apps.api.schemas import (
     LIMIT,
     After,
-    ClearIn,
-    DeploymentIn,
+    ClearBody,
+    DeploymentBody,
     DeploymentOut,
     Deployments,
     DeploymentWithSpec,
     IdempotencyKey,
     Limit,
-    PlanIn,
+    PlanBody,
     PlanOut,
     RankOut,
-    RevisionIn,
+    RevisionBody,
     RevisionOut,
     Revisions,
-    SpecIn,
+    SpecBody,
+    StartBody,
     Started,
-    StartIn,
     Word,
 )
 from apps.api.starting import replayed_for
@@ -124,7 +124,7 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
     return DeploymentWithSpec(**_fields(deployment), spec=_newest(deployment).body, ranks=ranks, consents=consents)
 
 
-def _given(spec: SpecIn | None) -> dict[str, Any]:
+def _given(spec: SpecBody | None) -> dict[str, Any]:
     return spec.model_dump(exclude_unset=True) if spec else {}
 
 
@@ -134,7 +134,7 @@ def _fields_under_spec() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        if refused.field in SpecIn.model_fields:
+        if refused.field in SpecBody.model_fields:
             refused.field = f"spec.{refused.field}"
         raise
 
@@ -154,10 +154,10 @@ def list_deployments(
 
 @router.post("deployments", response={201: DeploymentWithSpec})
 @allow("edit_deployments")
-def create_deployment(request: HttpRequest, body: DeploymentIn) -> Status[DeploymentWithSpec]:
+def create_deployment(request: HttpRequest, body: DeploymentBody) -> Status[DeploymentWithSpec]:
     """Make a deployment: the recipe's newest version with the fields of `spec` over it. Nothing runs yet."""
     recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
-    recipe = None if body.recipe is None else by_reference(recipes, body.recipe, field="recipe", name="slug")
+    recipe = None if body.recipe is None else by_reference(recipes, body.recipe, field="recipe", names=("slug", "name"))
     version = current_version(recipe) if recipe else None
     start: dict[str, Any] = version.body if version else {"model": "", "model_path": ""}
     with _fields_under_spec():
@@ -201,7 +201,7 @@ def _revision(revision: Revision) -> RevisionOut:
 
 @router.post("deployments/{int:deployment_id}/revisions", response={201: RevisionOut})
 @allow("edit_deployments")
-def revise_deployment(request: HttpRequest, deployment_id: int, body: RevisionIn) -> Status[RevisionOut]:
+def revise_deployment(request: HttpRequest, deployment_id: int, body: RevisionBody) -> Status[RevisionOut]:
     """Change fields of the newest revision, with a reason. What runs keeps running; the next launch uses it."""
     deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
     if not body.reason.strip():
@@ -220,20 +220,20 @@ def revise_deployment(request: HttpRequest, deployment_id: int, body: RevisionIn
 # What runs
 
 
-def _clear(items: list[ClearIn]) -> tuple[Clear, ...]:
+def _clear(items: list[ClearBody]) -> tuple[Clear, ...]:
     return runs.clear_from([item.model_dump() for item in items])
 
 
 @router.post("deployments/{int:deployment_id}/plan", response=PlanOut)
 @allow("plan")
-def plan_deployment(request: HttpRequest, deployment_id: int, body: PlanIn | None = None) -> PlanOut:
+def plan_deployment(request: HttpRequest, deployment_id: int, body: PlanBody | None = None) -> PlanOut:
     """What would run now, on which node, and what stands in its way. Changes nothing."""
     deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
-    asked = body or PlanIn()
+    asked = body or PlanBody()
     return planned.shown(runs.preview(actor_of(request), deployment, story=asked.story, clear=_clear(asked.clear)))
 
 
-def _start(request: HttpRequest, deployment_id: int, story: str, body: StartIn, key: str | None) -> Status[Started]:
+def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody, key: str | None) -> Status[Started]:
     deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
     run = runs.start(
         actor_of(request),
@@ -251,7 +251,7 @@ def _start(request: HttpRequest, deployment_id: int, story: str, body: StartIn, 
 @router.post("deployments/{int:deployment_id}/launch", response={202: Started})
 @allow("launch")
 def launch_deployment(
-    request: HttpRequest, deployment_id: int, body: StartIn, idempotency_key: IdempotencyKey = None
+    request: HttpRequest, deployment_id: int, body: StartBody, idempotency_key: IdempotencyKey = None
 ) -> Status[Started]:
     """Run the plan with this digest. 409 `plan_changed` carries the new one, `node_reserved` the run that holds."""
     return _start(request, deployment_id, "launch", body, idempotency_key)
@@ -260,7 +260,7 @@ def launch_deployment(
 @router.post("deployments/{int:deployment_id}/relaunch", response={202: Started})
 @allow("relaunch")
 def relaunch_deployment(
-    request: HttpRequest, deployment_id: int, body: StartIn, idempotency_key: IdempotencyKey = None
+    request: HttpRequest, deployment_id: int, body: StartBody, idempotency_key: IdempotencyKey = None
 ) -> Status[Started]:
     """Bring it back, with a reason. An operator may clear again exactly what an editor agreed to."""
     return _start(request, deployment_id, "relaunch", body, idempotency_key)
@@ -269,7 +269,7 @@ def relaunch_deployment(
 @router.post("deployments/{int:deployment_id}/stop", response={202: Started})
 @allow("stop")
 def stop_deployment(
-    request: HttpRequest, deployment_id: int, body: StartIn, idempotency_key: IdempotencyKey = None
+    request: HttpRequest, deployment_id: int, body: StartBody, idempotency_key: IdempotencyKey = None
 ) -> Status[Started]:
     """End its ranks and give the memory back."""
     return _start(request, deployment_id, "stop", body, idempotency_key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from django.db.models import Model, QuerySet
@@ -27,12 +28,14 @@ def by_id(rows: QuerySet[_Row], identity: int) -> _Row:
     return found
 
 
-def by_reference(rows: QuerySet[_Row], reference: int | str, *, field: str, name: str = "name") -> _Row:
+def by_reference(rows: QuerySet[_Row], reference: int | str, *, field: str, names: Sequence[str] = ("name",)) -> _Row:
     """The object that a body means: a number is an id, text is a name (or, where nothing has that name, an id).
 
     Raises Refused (422) naming the field.
     """
-    found = rows.filter(**{name: reference}).first() if isinstance(reference, str) else None
+    found = None
+    for name in names if isinstance(reference, str) else ():
+        found = found or rows.filter(**{name: reference}).order_by("pk").first()
     if found is None:
         identity = _number(reference)
         found = rows.filter(pk=identity).first() if identity is not None else None

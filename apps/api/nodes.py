@@ -13,17 +13,17 @@ from apps.api.finding import by_id, by_reference, page
 from apps.api.schemas import (
     LIMIT,
     After,
-    ConfirmIn,
+    ConfirmBody,
     Holder,
     HostKeyOut,
     IdempotencyKey,
     Limit,
     Named,
-    NodeIn,
+    NodeBody,
     NodeOut,
     Nodes,
     NodeWithSheet,
-    RepinIn,
+    RepinBody,
     Started,
     Word,
 )
@@ -113,7 +113,7 @@ def list_nodes(request: HttpRequest, name: Word = "", after: After = None, limit
 
 @router.post("nodes", response={201: NodeOut})
 @allow("edit_nodes")
-def add_node(request: HttpRequest, body: NodeIn) -> Status[NodeOut]:
+def add_node(request: HttpRequest, body: NodeBody) -> Status[NodeOut]:
     """Register a node. A worker asks its door for host keys (up to 40 s); compare `host_keys` and confirm one."""
     credential = by_reference(Credential.objects.all(), body.credential, field="credential")
     jump = None if body.jump is None else by_reference(Node.objects.all(), body.jump, field="jump")
@@ -150,7 +150,7 @@ def remove_node(request: HttpRequest, node_id: int, reason: Word = "") -> Status
 
 @router.post("nodes/{int:node_id}/confirm", response=NodeWithSheet)
 @allow("edit_host_keys")
-def confirm_host_key(request: HttpRequest, node_id: int, body: ConfirmIn) -> NodeWithSheet:
+def confirm_host_key(request: HttpRequest, node_id: int, body: ConfirmBody) -> NodeWithSheet:
     """Pin the key with this fingerprint. Nothing is done on a node before."""
     services.confirm_host_key(actor_of(request), by_id(Node.objects.all(), node_id), sha256=body.sha256)
     return _whole(by_id(_rows(), node_id))
@@ -158,7 +158,7 @@ def confirm_host_key(request: HttpRequest, node_id: int, body: ConfirmIn) -> Nod
 
 @router.post("nodes/{int:node_id}/repin", response=NodeWithSheet)
 @allow("edit_host_keys")
-def replace_host_key(request: HttpRequest, node_id: int, body: RepinIn) -> NodeWithSheet:
+def replace_host_key(request: HttpRequest, node_id: int, body: RepinBody) -> NodeWithSheet:
     """Trust another key than before, with a reason. POST …/scan first, so that the new key is known."""
     services.repin_host_key(
         actor_of(request), by_id(Node.objects.all(), node_id), sha256=body.sha256, reason=body.reason

@@ -19,18 +19,11 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/problem+json"
 LONGEST = 2000  # characters of a text in a problem: what was sent may come back in it, but not a megabyte of it
 SCHEMA = "/api/v1/openapi.json"
-# Titles of what is not a reason of the table: the request itself was at fault.
+# Titles of what is no row of the table of reasons.
 TITLES = {
-    "bad_input": "Please correct this",
-    "malformed_json": "Not JSON",
-    "unsupported_media_type": "Not JSON",
-    "too_large": "Too large",
-    "not_found": "Not found",
     "method_not_allowed": "Not possible",
-    "in_use": "Still in use",
-    "consent_needed": "An editor must agree",
+    "too_large": "Too large",
     "idempotency_key_reused": "Key used before",
-    "secret_missing": "A secret is missing",
 }
 
 

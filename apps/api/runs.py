@@ -13,7 +13,7 @@ from apps.api.schemas import (
     LIMIT,
     ActorOut,
     After,
-    CancelIn,
+    CancelBody,
     EtaOut,
     Found,
     Identity,
@@ -184,7 +184,7 @@ def search_lines(
 
 @router.post("runs/{int:run_id}/cancel", response={202: RunOut})
 @allow("cancel")
-def cancel_run(request: HttpRequest, run_id: int, body: CancelIn | None = None) -> RunOut:
+def cancel_run(request: HttpRequest, run_id: int, body: CancelBody | None = None) -> RunOut:
     """Ask for the end of a run. It is `cancelled` once its nodes are clean. Asking twice changes nothing."""
     run = by_id(Run.objects.all(), run_id)
     reason = body.reason.strip() if body else ""

@@ -14,7 +14,7 @@ LONGEST_KEY = 32 * 1024  # characters of an uploaded private key
 MOST_NODES, MOST_CLEAR = 64, 500
 
 
-class In(BaseModel):
+class Body(BaseModel):
     """A body."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -97,7 +97,7 @@ class Started(Out):
 # Credentials
 
 
-class CredentialIn(In):
+class CredentialBody(Body):
     name: str = Field(max_length=80)
     private_key: str = Field("", max_length=LONGEST_KEY, description="OpenSSH or PEM text; empty: a new ed25519 pair")
     passphrase: str = Field("", max_length=1024, description="of the uploaded key; it is not kept")
@@ -120,7 +120,7 @@ class Credentials(Out):
 # Nodes
 
 
-class NodeIn(In):
+class NodeBody(Body):
     name: str = Field(max_length=63)
     address: str = Field(max_length=255)
     port: int = Field(22, ge=1, le=65535)
@@ -129,11 +129,11 @@ class NodeIn(In):
     jump: Reference | None = None
 
 
-class ConfirmIn(In):
+class ConfirmBody(Body):
     sha256: str = Field(max_length=100, description="fingerprint of a key that the node showed, as SHA256:…")
 
 
-class RepinIn(ConfirmIn):
+class RepinBody(ConfirmBody):
     reason: str = Field("", max_length=2000)
 
 
@@ -220,7 +220,7 @@ class RecipeWithVersions(RecipeOut):
 # Deployments
 
 
-class SecretIn(In):
+class SecretBody(Body):
     variable: str = Field(max_length=200)
     name: str = Field(max_length=80)
 
@@ -252,7 +252,7 @@ _PAIRS: dict[str, Any] = {
 }
 
 
-class SpecIn(In):
+class SpecBody(Body):
     """Fields of a deployment; each left out keeps the recipe's (or, in a revision, the one before's) value."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_no_defaults)
@@ -279,27 +279,27 @@ class SpecIn(In):
     environment: Annotated[list[Variable], BeforeValidator(_as_pairs)] = Field(
         default=[], max_length=200, description="pairs, or an object of names and values", json_schema_extra=_PAIRS
     )
-    secrets: list[SecretIn] = Field(default=[], max_length=50, description="by name; never the value")
+    secrets: list[SecretBody] = Field(default=[], max_length=50, description="by name; never the value")
     os_floor_gib: float = 0
     smoke_max_tokens: int = 1
 
 
-class DeploymentIn(In):
+class DeploymentBody(Body):
     name: str = Field(max_length=63)
-    recipe: Reference | None = Field(None, description="id or slug; its newest version is where the spec begins")
+    recipe: Reference | None = Field(None, description="id, slug or name; its newest version is where the spec begins")
     nodes: list[NodeName] = Field(max_length=MOST_NODES, description="names in rank order; the first is the head")
-    spec: SpecIn | None = None
+    spec: SpecBody | None = None
     on_rank_lost: str = Field("stop", max_length=20, description="stop or report")
     reason: str = Field("", max_length=2000)
 
 
-class RevisionIn(In):
-    spec: SpecIn | None = None
+class RevisionBody(Body):
+    spec: SpecBody | None = None
     nodes: list[NodeName] | None = Field(None, max_length=MOST_NODES)
     reason: str = Field("", max_length=2000)
 
 
-class ClearIn(In):
+class ClearBody(Body):
     """Consent to stop one thing that is in the way; `disable` keeps a unit from coming back after a reboot."""
 
     node: str = Field(max_length=255)
@@ -308,15 +308,15 @@ class ClearIn(In):
     disable: bool = False
 
 
-class PlanIn(In):
+class PlanBody(Body):
     story: Literal["launch", "relaunch", "stop"] = "launch"
-    clear: list[ClearIn] = Field(default_factory=list, max_length=MOST_CLEAR)
+    clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR)
 
 
-class StartIn(In):
+class StartBody(Body):
     digest: str = Field(max_length=64, description="of the plan that was looked at")
     reason: str = Field("", max_length=2000)
-    clear: list[ClearIn] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
+    clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
 
 
 class PlannedStep(Out):
@@ -548,7 +548,7 @@ class Found(Out):
     next: int | None = Field(description="pass it as `after`; null: that were all")
 
 
-class CancelIn(In):
+class CancelBody(Body):
     reason: str = Field("", max_length=2000)
 
 
@@ -587,7 +587,7 @@ class Audit(Out):
 # Explain
 
 
-class ExplainIn(In):
+class ExplainBody(Body):
     text: str = Field(max_length=2_000_000, description="output of an engine, Ray, NCCL, ssh, rsync … as it is")
 
 

@@ -153,8 +153,9 @@ def test_recipes(admin: Program, story: Story) -> None:
 
 class TestDeployments:
     def test_from_a_recipe_by_slug_or_id(self, admin: Program, story: Story) -> None:
-        recipe = admin.get("recipes/qwen3.5-122b-a10b-fp8").body["id"]
-        for name, reference in (("a", "qwen3.5-122b-a10b-fp8"), ("b", recipe), ("c", str(recipe))):
+        one = admin.get("recipes/qwen3.5-122b-a10b-fp8").body
+        recipe = one["id"]
+        for name, reference in (("a", "qwen3.5-122b-a10b-fp8"), ("b", recipe), ("c", str(recipe)), ("d", one["name"])):
             body = {"name": name, "recipe": reference, "nodes": ["spark-1a32", "spark-5be3"], "spec": {"port": 31000}}
             answer = admin.post("deployments", body)
             assert answer.status == 201, answer.body

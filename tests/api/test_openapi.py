@@ -93,7 +93,7 @@ def test_every_start_takes_an_idempotency_key(schema: dict[str, Any]) -> None:
 
 
 def test_the_spec_names_no_defaults(schema: dict[str, Any]) -> None:
-    fields = schema["components"]["schemas"]["SpecIn"]["properties"]
+    fields = schema["components"]["schemas"]["SpecBody"]["properties"]
     assert len(fields) > 20 and not any("default" in field for field in fields.values())
 
 

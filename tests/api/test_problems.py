@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from django.conf import settings
 from django.test import Client
 
 from apps.api import nodes as nodes_room
@@ -45,13 +48,38 @@ def test_another_media_type(admin: Program, kind: str) -> None:
     is_problem(admin.send("POST", "nodes", raw=b"{}", content_type=kind), 415, "unsupported_media_type")
 
 
-def test_a_browser_with_a_form_of_files(program: object) -> None:
-    """A cookie's CSRF check reads the stream before we can."""
-    client = Client(raise_request_exception=False)
-    client.force_login(User.objects.get(name="Root"))
-    response = client.post("/api/v1/nodes", {"name": "x"})
-    assert response.status_code in (401, 403, 415)
-    assert response.headers["Content-Type"] == "application/problem+json"
+class TestBrowser:
+    """A session is as good as a token, but a cookie is sent by any page, so writing asks for the token of forms."""
+
+    def test_it_reads(self, db: None) -> None:
+        assert browser().get("/api/v1/nodes").status_code == 200
+
+    def test_it_writes_with_the_token_of_forms_only(self, db: None) -> None:
+        client = browser(enforce_csrf_checks=True)
+        response = client.post("/api/v1/credentials", {"name": "x"}, content_type="application/json")
+        assert response.status_code == 403
+        assert response.headers["Content-Type"] == "application/problem+json"
+        client.cookies[settings.CSRF_COOKIE_NAME] = "a" * 32
+        response = client.post(
+            "/api/v1/credentials", {"name": "x"}, content_type="application/json", headers={"X-CSRFToken": "a" * 32}
+        )
+        assert response.status_code == 201
+
+    def test_a_form_of_files(self, db: None) -> None:
+        """The check for the form's token reads the stream before us."""
+        response = browser().post("/api/v1/nodes", {"name": "x"})
+        assert response.status_code == 415
+        assert response.headers["Content-Type"] == "application/problem+json"
+
+
+def browser(**words: bool) -> Client:
+    person = User.objects.create(name="Ada", role="admin")
+    client = Client(raise_request_exception=False, **words)
+    client.force_login(person)
+    session = client.session
+    session.update({"access_version": person.access_version, "began": time.time(), "seen": time.time()})
+    session.save()
+    return client
 
 
 @pytest.mark.parametrize(
