@@ -60,6 +60,8 @@ def test_the_story_with_a_cut_during_the_load(cluster):
         assert len(raw) - kept < 400, (step.key, len(raw), kept)  # what a serving engine printed after the run ended
     deployment.refresh_from_db()
     assert deployment.state == "serving" and run.outcome["smoke"]["verdict"] == "passed"
+    second = lines.lines(run, limit=5000, rank=1)["lines"]
+    assert any("7/7" in line["text"] for line in second) and {line["rank"] for line in second} == {1}
     assert run.facts["transport"] and run.facts["kv_tokens"]
 
 
