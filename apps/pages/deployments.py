@@ -33,7 +33,7 @@ from apps.recipes.models import Recipe
 from apps.recipes.services import current_version
 from apps.runs import queries
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE, Run
+from apps.runs.models import ACTIVE, Reservation, Run
 
 PAGE = 50
 STORIES = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
@@ -98,7 +98,6 @@ def row_of(deployment: Deployment) -> Row:
                 str(spec.get("model", "")).rpartition("/")[2],
                 str(spec.get("engine", "")),
                 f"TP {spec['tensor_parallel']}" if (spec.get("tensor_parallel") or 1) > 1 else "",
-                " + ".join(spec.get("nodes", [])[:4]),
             ),
         )
     )
@@ -505,13 +504,11 @@ def _show(
             made = runs.preview(actor, deployment, story=story, clear=clear)
     except Refused as refused:
         error = error or error_of(refused)
-    held = (
-        Node.objects.filter(name__in=made.nodes, reservation__isnull=False).select_related(
-            "reservation__run__deployment"
-        )
-        if made
-        else []
-    )
+    held: dict[Any, list[str]] = {}
+    for reservation in Reservation.objects.filter(node__name__in=made.nodes if made else ()).select_related(
+        "node", "run__deployment"
+    ):
+        held.setdefault(reservation.run, []).append(reservation.node.name)
     rows = problem_rows(made, clear) if made else []
     needed = [row for row in rows if row["problem"].severity in ("stop", "consent")]
     sheets = (
@@ -526,7 +523,8 @@ def _show(
         "plan": made,
         "error": error,
         "clear": clear,
-        "problems": rows,
+        "problems": [row for row in rows if row["tone"] != "ok" or row["ticks"]],
+        "fine_rows": [row for row in rows if row["tone"] == "ok" and not row["ticks"]],
         "needed": len(needed),
         "fine": sum(row["tone"] == "ok" for row in rows),
         "stages": stage_rows(made) if made else [],

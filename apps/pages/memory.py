@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -133,18 +134,39 @@ def _parts(
     return tuple((name, size) for name, size in found if size > 0)
 
 
+TWIN = re.compile(r"roce(?:P\d+)?p(\w+)f(\d+)")  # rocep1s0f0 and roceP2p1s0f0 are one plug of a Spark
+
+
+def halves(ports: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Plugs of which one half is up and the other is not, as the names of the ports that are down."""
+    plugs: dict[str, list[Mapping[str, Any]]] = {}
+    for port in ports:
+        twin = TWIN.fullmatch(str(port.get("name")))
+        plugs.setdefault("/".join(twin.groups()) if twin else "", []).append(port)
+    found = []
+    for its in plugs.values():
+        down = tuple(str(port.get("name")) for port in its if not _up(port))
+        if down and len(down) < len(its):
+            found.append(down)
+    return found
+
+
+def _up(port: Mapping[str, Any]) -> bool:
+    return str(port.get("state", "")).upper() == "ACTIVE"
+
+
 def _fabric(ports: Sequence[Mapping[str, Any]] | None) -> tuple[str, str]:
-    """The RDMA ports in words."""
+    """The RDMA ports in words. A plug without a cable is no fault while another one has a link."""
     if ports is None:
         return "not known", "off"
     if not ports:
         return "none", "off"
-    up = [port for port in ports if str(port.get("state", "")).upper() == "ACTIVE"]
-    down = len(ports) - len(up)
+    up = [port for port in ports if _up(port)]
     if not up:
         return "down", "bad"
     rate = max((port.get("rate_gbps") or 0) for port in up)
     words = f"{rate:.0f}G · " if rate else ""
-    if down:
-        return f"{words}{down} of {len(ports)} ports down", "warn"
-    return f"{words}{len(up)} port{'s' if len(up) > 1 else ''}", "ok"
+    if halves(ports):
+        return f"{words}one half down", "warn"
+    twins = all(TWIN.fullmatch(str(port.get("name"))) for port in up) and len(up) > 1
+    return f"{words}{len(up)} {'twins' if twins else 'ports' if len(up) > 1 else 'port'}", "ok"

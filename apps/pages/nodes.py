@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,16 +143,25 @@ def findings(node: Node, sheet: Sheet | None) -> list[Finding]:
                 )
             )
     found += _memory_findings(sheet)
-    for port in sheet.fabric or ():
-        if port.active is False:
-            found.append(
-                Finding(
-                    "warn",
-                    f"Fabric port {port.name} is {str(port.state).lower()}",
-                    f"{port.physical_state or 'no link'}: half of the fabric's bandwidth is missing.",
-                    f"Bring up {port.netdev or 'its interface'} or check the cable.",
-                )
+    ports = [dataclasses.asdict(port) for port in sheet.fabric or ()]
+    for names in memory.halves(ports):
+        found.append(
+            Finding(
+                "warn",
+                f"Half of a fabric link is down: {', '.join(names)}",
+                "Its twin is up, so the ranks get half of the bandwidth.",
+                "Bring up its interface, or check the cable.",
             )
+        )
+    if ports and not any(port.active for port in sheet.fabric or ()):
+        found.append(
+            Finding(
+                "warn",
+                "The fabric is down",
+                "No RDMA port has a link: ranks on other nodes talk over the slow path.",
+                "Check the cable between the nodes.",
+            )
+        )
     for disk in sheet.disks or ():
         if (
             disk.size_bytes

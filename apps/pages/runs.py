@@ -55,6 +55,29 @@ class StageRow:
     done: int = 0
     rows: list[StepRow] = field(default_factory=list)
 
+    @property
+    def open(self) -> bool:
+        """Whether somebody should look at it: something runs or failed."""
+        return any(row.step.state in (Step.State.RUNNING, Step.State.FAILED) for row in self.rows)
+
+    @property
+    def tone(self) -> str:
+        states = {row.step.state for row in self.rows}
+        for state in (Step.State.FAILED, Step.State.RUNNING):
+            if state in states:
+                return tone(state)
+        return "ok" if states == {Step.State.SUCCEEDED} else "off"
+
+    @property
+    def seconds(self) -> float | None:
+        """From the first step's start to the last one's end."""
+        begun = [row.step.started_at for row in self.rows if row.step.started_at]
+        ended = [row.step.ended_at for row in self.rows if row.step.ended_at]
+        if not begun:
+            return None
+        end = max(ended).timestamp() if len(ended) == len(self.rows) else time.time()
+        return max(0.0, end - min(begun).timestamp()) if ended or self.open else None
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -196,7 +219,7 @@ def fact_rows(run: Run, ranks: list[dict[str, Any]], estimate: Estimate | None) 
         found.append(Fact("Lowest free memory", f"{free / charts.GIB:.1f} GiB"))
     tries = _last_try(run)
     if tries:
-        found.append(Fact("API", tries))
+        found.append(_api(run, tries))
     return found
 
 
@@ -223,6 +246,13 @@ def _lowest_free(run: Run) -> int | None:
         if memory.get("available_bytes") is not None:
             found.append(int(memory["available_bytes"]))
     return min(found, default=None)
+
+
+def _api(run: Run, tries: str) -> Fact:
+    """Whether the API names the model, with the last try."""
+    port = (run.plan.get("spec") or {}).get("port", "")
+    step = run.steps.filter(kind="ready", state=Step.State.SUCCEEDED).first()
+    return Fact("API", f":{port} {'answers' if step else 'not yet'}", "ok" if step else "", tries)
 
 
 def _last_try(run: Run) -> str:

@@ -5,6 +5,7 @@ import { paint, plain } from "./ansi.js";
 
 const MOST_ROWS = 400, KEPT = 20000, PAGE = 500, POLL_MS = 1500, GIVE_UP_MS = 2500, REPLY_MS = 8000, FILL_PAGES = 4;
 const LEVELS = [[/\b(ERROR|CRITICAL|FATAL|Traceback|Error:)\b|^E\d{4} /, "bad"], [/\b(WARN|WARNING)\b/, "warn"]];
+const ORIGIN = /^(?:\([\w.:-]+ (?:pid|ip)=[^)]{1,60}\) ){1,3}/;
 const BADGES = {
   connecting: ["off", "connecting"], live: ["ok", "live"], reconnecting: ["warn", "reconnecting"],
   polling: ["warn", "polling"], ended: ["off", "ended"], closed: ["bad", "signed out"],
@@ -390,7 +391,16 @@ class LogView {
     who.title = [line.node, line.step, line.stream].filter(Boolean).join(" · ");
     const text = document.createElement("span");
     text.className = "line-text";
-    paint(text, line.text);
+    const origin = ORIGIN.exec(line.text)?.[0];
+    if (origin) { // which process said it: kept, but it shall not hide what was said
+      const said = document.createElement("span");
+      said.className = "line-origin";
+      said.textContent = origin;
+      said.title = origin;
+      const rest = document.createElement("span");
+      paint(rest, line.text.slice(origin.length));
+      text.append(said, rest);
+    } else paint(text, line.text);
     const level = line.stream === "note" ? "note" : LEVELS.find(([pattern]) => pattern.test(line.text.slice(0, 400)))?.[1];
     if (level) row.dataset.level = level;
     row.append(number, time, who, text);

@@ -60,18 +60,23 @@ document.addEventListener("submit", (event) => {
 const wanted = location.hash && document.getElementById(location.hash.slice(1));
 if (wanted instanceof HTMLDialogElement) wanted.showModal();
 
-// Pieces are replaced while somebody looks at them: what was unfolded stays so, and what is the same is left alone.
+// Pieces are replaced while somebody looks at them: what a person folded or unfolded stays so, what is the same is left alone.
 const last = new WeakMap();
-let unfolded = [];
+const folded = new Map(); // id of a <details> -> whether a person opened it
+document.addEventListener("click", (event) => {
+  const details = event.target instanceof Element && event.target.closest("summary")?.parentElement;
+  if (details?.id) folded.set(details.id, !details.open);
+});
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { target, serverResponse, xhr } = event.detail;
   if (xhr.status === 200 && last.get(target) === serverResponse) { event.detail.shouldSwap = false; return; }
   last.set(target, serverResponse);
-  unfolded = [...document.querySelectorAll("details[id][open]")].map((element) => element.id);
 });
-document.addEventListener("htmx:afterSettle", () => {
-  for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
-});
-document.addEventListener("htmx:oobAfterSwap", () => {
-  for (const id of unfolded) document.getElementById(id)?.setAttribute("open", "");
-});
+function refold() {
+  for (const [id, open] of folded) {
+    const details = document.getElementById(id);
+    if (details) details.open = open;
+  }
+}
+document.addEventListener("htmx:afterSwap", refold);
+document.addEventListener("htmx:oobAfterSwap", refold);

@@ -44,7 +44,8 @@ class Site:
 
     def python(self, code: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", f"import django; django.setup()\n{code}"],
+            [sys.executable, "-"],
+            input=f"import django; django.setup()\n{code}",
             env=self.environment,
             cwd=ROOT,
             capture_output=True,

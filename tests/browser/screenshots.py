@@ -49,7 +49,10 @@ def take(window: Any, name: str, path: str, size: str, scheme: str) -> dict[str,
     if "/runs/" in path:
         page.wait_for_selector(".line", timeout=10000)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png", full_page=True)
     beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    if "/runs/" not in path or size == "phone":  # the log fills the window, however high that is
+        width = page.viewport_size["width"]
+        page.set_viewport_size({"width": width, "height": page.evaluate("document.documentElement.scrollHeight")})
+    page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png")
     page.close()
     return {"beyond": beyond, "troubles": troubles}

@@ -18,7 +18,7 @@ from apps.runs.recorder import Recorder
 from tests.flushing import _flush_may_empty_the_trail
 
 __all__ = ["_flush_may_empty_the_trail"]
-TOKEN = "a lease"  # noqa: S105
+TOKEN = "a lease"
 ORIGIN = "http://127.0.0.1:8000"
 
 

@@ -33,7 +33,7 @@ from tests.plan import sheets
 EDITOR = Actor("person", 1, "ed1", "editor")
 OPERATOR = Actor("person", 2, "op1", "operator")
 GIB = 1 << 30
-TOKEN = "the seed's lease"  # noqa: S105
+TOKEN = "the seed's lease"
 SHARDS = 39
 KEYS = {
     "spark-1a32": "SHA256:0mYQvJrF3zYbJrXgkq1u3Kp8vQ2nT4oWc9sL7dEaHfI",
@@ -77,8 +77,10 @@ def with_evidence(sheet: Sheet) -> Sheet:
     """The sheet of a probe a moment ago, with raw output."""
     from apps.facts.sheet import Evidence
 
+    now = timezone.now().timestamp()
     return replace(
         sheet,
+        machine=replace(sheet.machine, clock_unix_s=now - 12) if sheet.machine else None,
         taken_at=timezone.now().timestamp() - 12,
         evidence={
             "machine": Evidence(stdout=f"{sheet.node}\nLinux 6.14.0-1015-nvidia aarch64\n", exit_code=0, seconds=0.02),
