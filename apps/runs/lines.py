@@ -21,7 +21,7 @@ class Ranks:
 
     def __init__(self, run: Run) -> None:
         gates = [step.get("gate", {}) for stage in run.plan.get("stages", []) for step in stage["steps"]]
-        addresses = next(
+        addresses: list[str] = next(
             (gate["addresses"] for gate in gates if gate.get("name") == "ray_nodes" and gate.get("addresses")), []
         )
         self.by_address = {address: rank for rank, address in enumerate(addresses)}
