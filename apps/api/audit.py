@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Annotated
 
 from django.http import HttpRequest
@@ -21,7 +22,7 @@ About = Annotated[Word, Query("", description="type:id as in node:3, a type, or 
 def _shown(entry: Entry) -> EntryOut:
     return EntryOut(
         id=entry.id,
-        time=entry.time,
+        time=entry.time.astimezone(UTC).isoformat(timespec="microseconds"),
         actor=ActorOut(kind=entry.actor_kind, id=entry.actor_id, name=entry.actor_name, role=entry.actor_role),
         address=entry.address or None,
         session=entry.session or None,

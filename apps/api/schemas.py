@@ -563,7 +563,9 @@ class ObjectOut(Out):
 
 class EntryOut(Out):
     id: int
-    time: datetime
+    time: str = Field(
+        description="to the microsecond, as the hash covers it", json_schema_extra={"format": "date-time"}
+    )
     actor: ActorOut
     address: str | None
     session: str | None = Field(description="a short hash")

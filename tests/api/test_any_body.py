@@ -16,6 +16,13 @@ NASTY: list[Any] = [
     None, True, 0, -1, 2**63, 10**40, 1.5, 1e308, "", " ", "\n", "\0", "x" * 100_000, "../..", "$(reboot)", "\u202e", "é" * 300,
     [], [[]], [None], ["x"] * 3000, {}, {"a": {}}, {"": ""}, [{"id": 1}], "1", "9" * 30, "SHA256:", "2026-11-30",
 ]  # fmt: skip
+SPEC: dict[str, Any] = {
+    "model": "a/b", "model_path": "/m", "engine": "vllm", "runtime": "docker", "cluster": "ray", "image": "i", "container": "c",
+    "executable": "vllm", "served_model_name": "", "port": 30000, "api_host": "0.0.0.0", "tensor_parallel": 2,
+    "gpu_memory_utilization": 0.8, "max_model_len": 1000, "reasoning_parser": "", "tool_call_parser": "",
+    "attention_backend": "", "kv_cache_dtype": "", "arguments": ["--a"], "environment": [["A", "b"]],
+    "secrets": [{"variable": "HF_TOKEN", "name": "hub"}], "os_floor_gib": 8, "smoke_max_tokens": 50,
+}  # fmt: skip
 BODIES: dict[str, dict[str, Any]] = {
     "credentials": {"name": "k", "private_key": "", "passphrase": ""},
     "nodes": {"name": "n", "address": "127.0.0.1", "port": 22, "user": "u", "credential": "nobody's", "jump": None},
@@ -23,19 +30,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "nodes/{node}/repin": {"sha256": "SHA256:x", "reason": "r"},
     "deployments": {
         "name": "d", "recipe": "qwen3.5-122b-a10b-fp8", "nodes": ["spark-1a32", "spark-5be3"], "on_rank_lost": "stop", "reason": "",
-        "spec": {
-            "model": "a/b", "model_path": "/m", "engine": "vllm", "runtime": "docker", "cluster": "ray", "image": "i", "container": "c",
-            "executable": "vllm", "served_model_name": "", "port": 30000, "api_host": "0.0.0.0", "tensor_parallel": 2,
-            "gpu_memory_utilization": 0.8, "max_model_len": 1000, "reasoning_parser": "", "tool_call_parser": "",
-            "attention_backend": "", "kv_cache_dtype": "", "arguments": ["--a"], "environment": [["A", "b"]],
-            "secrets": [{"variable": "HF_TOKEN", "name": "hub"}], "os_floor_gib": 8, "smoke_max_tokens": 50,
-        },
+        "spec": SPEC,
     },
-    "deployments/{deployment}/revisions": {"nodes": ["spark-1a32", "spark-5be3"], "spec": {"port": 30001}, "reason": "r"},
+    "deployments/{deployment}/revisions": {"nodes": ["spark-1a32", "spark-5be3"], "spec": {"port": 30001, "arguments": ["--a"]}, "reason": "r"},
     "deployments/{deployment}/plan": {"story": "launch", "clear": CLEAR},
     "deployments/{deployment}/launch": {"digest": "d", "reason": "r", "clear": CLEAR},
-    "deployments/{deployment}/relaunch": {"digest": "d", "reason": "r", "clear": CLEAR},
-    "deployments/{deployment}/stop": {"digest": "d", "reason": "r", "clear": CLEAR},
     "runs/{run}/cancel": {"reason": "r"},
     "explain": {"text": "t"},
 }  # fmt: skip

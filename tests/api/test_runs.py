@@ -285,6 +285,7 @@ class TestAudit:
             Run.objects.get().pk,
         )
         assert entry["after"]["nodes"] == ["spark-1a32", "spark-5be3"]
+        assert entry["time"] == Entry.objects.get(pk=entry["id"]).content()["time"]
         assert len(admin.get("audit?action=deployment:").body["entries"]) == 2
         assert admin.get(f"audit?object=node:{story.head.pk}").body["entries"]
         assert {one["actor"]["name"] for one in admin.get("audit?actor=admin%20program").body["entries"]} == {
