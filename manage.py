@@ -26,12 +26,15 @@ if __name__ == "__main__":
         if status is not None:
             sys.stdout.flush()
             sys.exit(status)
-    if sys.argv[1:2] in (["up"], ["demo"]):
-        from sparkweb import env, supervising
+    if sys.argv[1:2] in (["up"], ["demo"]) and not {"-h", "--help"} & set(sys.argv):
+        from sparkweb import supervising
 
-        supervising.end_leftovers(env.var())
-        supervising.choose_redis(env.var())
+        supervising.before_settings(sys.argv[1])
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
+    from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except ImproperlyConfigured as problem:  # settings say what is wrong and what to write instead
+        sys.exit(f"sparkweb can't start: {problem}")

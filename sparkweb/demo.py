@@ -32,6 +32,7 @@ from apps.runs.models import Run
 PEOPLE = (("vera", "viewer"), ("otto", "operator"), ("ada", "admin"))
 RUN_WITHIN_S = 600.0
 NOTICED_WITHIN_S = 120.0
+EVERY_SHARDS = 5  # of a load that are told
 
 
 class DemoFailed(Exception):
@@ -39,7 +40,7 @@ class DemoFailed(Exception):
 
     def __init__(self, state: str, reason: str | None, evidence: str) -> None:
         super().__init__(f"{state}: {reason}: {evidence}")
-        self.state, self.reason, self.evidence = state, reason, evidence
+        self.told = {"state": state, "reason": reason, "evidence": evidence}
 
 
 @dataclass
@@ -72,16 +73,17 @@ def sign_in_links() -> dict[str, str]:
 
 def wait_for_run(run: Run, say: Teller, *, within_s: float = RUN_WITHIN_S) -> Run:
     """Follow a run to its end, saying each phase and every few shards."""
-    until, said = time.monotonic() + within_s, ""
+    until, said = time.monotonic() + within_s, ("", 0)
     while time.monotonic() < until:
         run = Run.objects.select_related("deployment").get(pk=run.pk)
-        ranks = [f"{row['done']}/{row['total']}" for row in queries.rank_progress(run) if row.get("total")]
-        news = f"{run.story}: {run.phase or run.state}"
-        if run.phase == "loading" and ranks and not run.ended:
-            news += f", shards {' and '.join(ranks)}; {queries.eta(run).sentence}"
-        if news.partition(";")[0] != said:
-            said = news.partition(";")[0]
-            say(news)
+        ranks = [row for row in queries.rank_progress(run) if row.get("total")]
+        loading = run.phase == "loading" and bool(ranks) and not run.ended
+        shown = (run.phase or run.state, min(row["done"] or 0 for row in ranks) // EVERY_SHARDS + 1 if loading else 0)
+        if shown != said:
+            said = shown
+            shards = " and ".join(f"{row['done']}/{row['total']}" for row in ranks)
+            more = f", shards {shards}; {queries.eta(run).sentence}" if loading else ""
+            say(f"{run.story}: {shown[0]}{more}")
         if run.ended:
             return run
         time.sleep(0.5)
@@ -154,7 +156,7 @@ def clears_of(plan: Plan) -> tuple[Clear, ...]:
 
 
 def launch(who: Actor, deployment: Deployment, say: Teller, *, story: str, reason: str) -> Run:
-    """Preview, agree to clear what is in the way, preview again, start exactly that, follow it to the end."""
+    """Preview, agree to clear what is in the way, preview again, start exactly that."""
     first = services.preview(who, deployment, story=story)
     show_problems(first, say)
     clear = clears_of(first)
@@ -162,8 +164,7 @@ def launch(who: Actor, deployment: Deployment, say: Teller, *, story: str, reaso
     say(
         f"{story}: {sum(len(stage.steps) for stage in plan.stages)} steps, plan {plan.digest[:7]}, clears {len(clear)} things with consent"
     )
-    run = services.start(who, deployment, story=story, digest=plan.digest, reason=reason, clear=clear)
-    return need(wait_for_run(run, say))
+    return services.start(who, deployment, story=story, digest=plan.digest, reason=reason, clear=clear)
 
 
 def deployment_for(
@@ -265,8 +266,8 @@ def _fingerprints(facts: dict[str, Any]) -> set[str]:
     return {key["sha256"] for key in facts["host_keys"]}
 
 
-def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
-    """Steps 1 to 10 of the story. Raises DemoFailed or Refused."""
+def play(lab: LabProcess, say: Teller, told: dict[str, Any]) -> None:
+    """Steps 1 to 10 of the story; `told` holds what has happened so far. Raises DemoFailed or Refused."""
     started = time.monotonic()
     editor, operator = actor("ada", "admin"), actor("otto", "operator")
     actor("vera", "viewer")
@@ -306,6 +307,7 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
     deployment = deployment_for(
         editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"]
     )
+    told.update(deployment=deployment.pk, url=page_of(deployment))
     need(wait_for_run(services.probe(operator, [head, second]), say))
     for node in (head, second):
         sheet = inventory.latest_sheet(node)
@@ -321,34 +323,30 @@ def play(lab: LabProcess, say: Teller) -> dict[str, Any]:
                 f"{len([c for c in sheet.containers or () if c.state == 'running'])} containers run"
             )
     run = launch(editor, deployment, say, story="launch", reason="first launch of the demo, the GLM stack may go")
-    first = result(deployment, run, time.monotonic() - started)
-    say(f"serving; smoke test {first['smoke']}, {first['lines']} lines stored")
+    told["run"] = run.pk
+    need(wait_for_run(run, say))
+    told.update(result(deployment, run, time.monotonic() - started))
+    say(f"serving; smoke test {told['smoke']}, {told['lines']} lines stored")
     say("both Sparks reboot")
-    for name in ("spark-1a32", "spark-5be3"):
-        lab.command("reboot", name)
+    lab.command("reboot", "all")
     was = _wait_until_lost(deployment, say)
     need(wait_for_run(services.probe(operator, [head, second]), say))
+    _play_relaunch(operator, deployment, say, told, was=was)
+    told["seconds"] = round(time.monotonic() - started, 1)
+
+
+def _play_relaunch(who: Actor, deployment: Deployment, say: Teller, told: dict[str, Any], *, was: str) -> None:
     began = time.monotonic()
-    again = launch(
-        operator, deployment, say, story="relaunch", reason="both Sparks were rebooted, the model is needed back"
-    )
-    second_result = result(deployment, again, time.monotonic() - began)
-    entry = Entry.objects.filter(run_id=again.pk, outcome="requested").order_by("id").first()
-    say(f"serving again after {second_result['seconds']} s")
-    return {
-        **first,
-        "state": second_result["state"],
-        "reason": second_result["reason"],
-        "seconds": round(time.monotonic() - started, 1),
-        "relaunch": {
-            "run": again.pk,
-            "state": second_result["state"],
-            "was": was,
-            "seconds": second_result["seconds"],
-            "audit_entry": entry.pk if entry else None,
-        },
-        "url": page_of(deployment),
-    }
+    run = launch(who, deployment, say, story="relaunch", reason="both Sparks were rebooted, the model is needed back")
+    entry = Entry.objects.filter(run_id=run.pk, outcome="requested").order_by("id").first()
+    again = {"run": run.pk, "state": run.state, "was": was, "seconds": None, "audit_entry": entry.pk if entry else None}
+    told["relaunch"] = again
+    done = wait_for_run(run, say)
+    deployment.refresh_from_db()
+    again.update(state=deployment.state, seconds=round(time.monotonic() - began, 1))
+    need(done)
+    told.update(state=deployment.state, reason=deployment.reason)
+    say(f"serving again after {again['seconds']} s")
 
 
 def _wait_until_lost(deployment: Deployment, say: Teller) -> str:
@@ -378,9 +376,12 @@ def play_real(
     fingerprints: set[str],
     authorize: Callable[[str], object],
     say: Teller,
-) -> dict[str, Any]:
+    told: dict[str, Any],
+) -> None:
     """Deploy the tiny model with real vLLM on CPU as a plain process over real SSH, prove it, stop it."""
     started = time.monotonic()
+    del told["relaunch"]  # nothing reboots here; the story ends with a stop
+    told["stopped"] = None
     editor = actor("ada", "admin")
     actor("vera", "viewer")
     actor("otto", "operator")
@@ -414,19 +415,16 @@ def play_real(
         },
     )
     need(wait_for_run(services.probe(editor, [node]), say))
+    told.update(deployment=deployment.pk, url=page_of(deployment))
     run = launch(editor, deployment, say, story="launch", reason="the demo with a real engine")
-    told = result(deployment, run, time.monotonic() - started)
+    told["run"] = run.pk
+    need(wait_for_run(run, say))
+    told.update(result(deployment, run, time.monotonic() - started))
     say(f"serving; smoke test {told['smoke']}, {told['lines']} lines stored")
-    sheet_run = need(wait_for_run(services.probe(editor, [node]), say))
+    told["probe"] = need(wait_for_run(services.probe(editor, [node]), say)).pk
     plan = services.preview(editor, deployment, story="stop")
     stop = services.start(editor, deployment, story="stop", digest=plan.digest, reason="the demo is over")
     need(wait_for_run(stop, say))
     deployment.refresh_from_db()
     say(f"stopped; the deployment is {deployment.state}")
-    return {
-        **told,
-        "seconds": round(time.monotonic() - started, 1),
-        "stopped": {"run": stop.pk, "state": deployment.state},
-        "probe": sheet_run.pk,
-        "url": page_of(deployment),
-    }
+    told.update(seconds=round(time.monotonic() - started, 1), stopped={"run": stop.pk, "state": deployment.state})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -17,7 +18,7 @@ def text(name: str, default: str = "") -> str:
     if path:
         try:
             return Path(path).read_text().strip()
-        except OSError as problem:
+        except (OSError, UnicodeDecodeError) as problem:
             raise ImproperlyConfigured(f"{name}_FILE={path} can't be read: {problem}") from problem
     return os.environ.get(name, default)
 
@@ -44,6 +45,28 @@ def seconds(name: str, default: float, *, least: float = 0.0) -> float:
     return number
 
 
+def port(name: str, default: int) -> int:
+    value = os.environ.get(name, "").strip() or str(default)
+    if not value.isascii() or not value.isdecimal() or not 1 <= int(value) <= 65535:
+        raise ImproperlyConfigured(f"{name}={value!r} is not a port (1 to 65535)")
+    return int(value)
+
+
+def url(name: str, password_name: str) -> str:
+    """The address in NAME, with the password from PASSWORD_NAME (or its _FILE) put in where the address has none.
+
+    So an address can stand in the open and the password in a file of its own.
+    """
+    given, password = text(name), text(password_name)
+    if not given or not password:
+        return given
+    parts = urlsplit(given)
+    if parts.password is not None:
+        raise ImproperlyConfigured(f"{name} holds a password and {password_name} is set too: give one of them")
+    user, _, place = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}"))
+
+
 def words(name: str, default: str = "") -> list[str]:
     return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
 
@@ -53,22 +76,42 @@ def var() -> Path:
     return Path(os.environ.get("VAR") or BASE / "var").absolute()
 
 
+def made_var() -> Path:
+    folder = var()
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as problem:
+        raise ImproperlyConfigured(f"VAR={folder} can't be made: {problem.strerror}") from None
+    return folder
+
+
 def kept_secret(name: str, variable: str, length: int = 48) -> str:
     """A secret from the environment, else from VAR/keys/NAME, made there (0600) at the first start."""
     given = text(variable)
     if given:
         return given
     folder = var() / "keys"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / name
     try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        value = path.read_text().strip()
-        if not value:
-            raise ImproperlyConfigured(f"{path} is empty: restore it from your backup") from None
-        return value
+        return _read_kept(path)
+    except OSError as problem:
+        raise ImproperlyConfigured(
+            f"{path} can't be made ({problem.strerror}): give {variable}_FILE, or let this user write VAR={var()}"
+        ) from None
     with os.fdopen(handle, "w") as file:
         value = secrets.token_urlsafe(length)
         file.write(value)
+    return value
+
+
+def _read_kept(path: Path) -> str:
+    try:
+        value = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ImproperlyConfigured(f"{path} can't be read: {problem}") from None
+    if not value:
+        raise ImproperlyConfigured(f"{path} is empty: restore it from your backup")
     return value

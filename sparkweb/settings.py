@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
-from sparkweb import env
+from sparkweb import env, reach
 
 BASE_DIR = env.BASE
-VAR = env.var()
-VAR.mkdir(parents=True, exist_ok=True, mode=0o700)
+VAR = env.made_var()
 
 DEBUG = False
 SECRET_KEY = env.kept_secret("secret_key", "SECRET_KEY")
 SPARKWEB_KEY = env.kept_secret("sealing_key", "SPARKWEB_KEY")  # seals credentials; never in the database
-HOST = os.environ.get("HOST", "127.0.0.1")
-PORT = int(os.environ.get("PORT", "8000"))
 
 # One exact origin per address the site is opened at; sockets and CSRF accept these and nothing else.
-ORIGINS = env.words("ORIGINS") or [f"http://127.0.0.1:{PORT}", f"http://localhost:{PORT}"]
-ALLOWED_HOSTS = sorted({urlsplit(origin).hostname or "" for origin in ORIGINS})
-if "" in ALLOWED_HOSTS:
-    raise ImproperlyConfigured(
-        f"ORIGINS={ORIGINS}: each must look like https://sparkweb.example or http://127.0.0.1:8000"
-    )
+REACH = reach.from_environment()
+HOST, PORT = REACH.host, REACH.port
+ORIGINS = list(REACH.origins)
+ALLOWED_HOSTS = REACH.hosts
 CSRF_TRUSTED_ORIGINS = ORIGINS
-HTTPS = all(origin.startswith("https://") for origin in ORIGINS)
+HTTPS = REACH.https
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -92,8 +86,8 @@ TEMPLATES = [
 
 
 def _database() -> dict[str, Any]:
-    """DATABASE_URL=postgres://user:password@host:5432/name, else SQLite in VAR (WAL, writers queue)."""
-    url = env.text("DATABASE_URL")
+    """DATABASE_URL=postgres://user:password@host:5432/name?sslmode=require, else SQLite in VAR (WAL, writers queue)."""
+    url = env.url("DATABASE_URL", "DATABASE_PASSWORD")
     if not url:
         return {
             "ENGINE": "django.db.backends.sqlite3",
@@ -105,7 +99,11 @@ def _database() -> dict[str, Any]:
             },
             "TEST": {"NAME": VAR / "test.sqlite3"},
         }
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
     if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):
         raise ImproperlyConfigured("DATABASE_URL must be postgres://user:password@host:port/name")
     return {
@@ -114,7 +112,8 @@ def _database() -> dict[str, Any]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
-        "PORT": parts.port or "",
+        "PORT": port or "",
+        "OPTIONS": dict(parse_qsl(parts.query)),  # sslmode, sslrootcert, connect_timeout … as libpq names them
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
     }
@@ -134,7 +133,7 @@ LOGIN_URL = "/sign-in"
 
 def _redis_url() -> str:
     """REDIS_URL, else the server that the supervisor started (it writes its address into VAR/run/redis.json)."""
-    given = env.text("REDIS_URL")
+    given = env.url("REDIS_URL", "REDIS_PASSWORD")
     if given:
         return given
     try:

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -16,12 +17,20 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from django.core.exceptions import ImproperlyConfigured
+
+from sparkweb import env, outcome, reach, tls
+from sparkweb.holding import CannotStart as CannotStart  # serve and others take it from here
+from sparkweb.holding import end_processes, hold, processes_of
+
+if TYPE_CHECKING:
+    from sparkweb.reach import Reach
+
+STOP_S = 5  # that a child has to end; a run which is cut off goes on from its row
 CONCURRENCY = 16  # runs that one worker carries at a time; threads mostly wait for nodes
-
-
-class CannotStart(Exception):
-    """Something is missing or taken; the text names it and the way on."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +46,53 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def lasting_port() -> int:
+    """A free port that no outgoing connection is given by chance while its server is away for a second (a restart)."""
+    try:
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        lowest = 32768
+    for _ in range(50 if lowest > 12000 else 0):
+        port = 10000 + secrets.randbelow(lowest - 10000)
+        try:
+            check_port("127.0.0.1", port)
+        except CannotStart:
+            continue
+        return port
+    return free_port()
+
+
 def check_port(host: str, port: int) -> None:
     """Raises CannotStart when something listens there already."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as problem:
             raise CannotStart(
-                f"{host}:{port} can't be used ({problem.strerror}). Choose another with PORT=8001."
+                f"{host}:{port} can't be used ({problem.strerror}). Choose another with PORT={port + 1 if port < 65535 else 8001}."
             ) from None
+
+
+def before_settings(command: str) -> None:
+    """For `up` and `demo`, before Django reads its settings: VAR is ours and free of leftovers, the port is free, Redis has one.
+
+    Ends this process with words when that can't be; then nothing was changed.
+    """
+    try:
+        var, place = env.made_var(), reach.from_environment()
+        if any(mark in str(var) for mark in (" ;", "\n", "\r")):
+            raise CannotStart(
+                f"VAR={str(var)!r}: the supervisor can't read ' ;' or line ends in a path. Choose another"
+            )
+        hold(var)
+        end_processes(var)
+        check_port(place.host, place.port)
+        choose_redis(var)
+    except (CannotStart, ImproperlyConfigured) as problem:
+        if command == "demo":
+            sys.stdout.write(json.dumps(outcome.unfinished(str(problem))) + "\n")
+        sys.exit(f"sparkweb can't start: {problem}")
 
 
 def choose_redis(var: Path) -> None:
@@ -55,7 +101,7 @@ def choose_redis(var: Path) -> None:
         return
     run = var / "run"
     run.mkdir(parents=True, exist_ok=True, mode=0o700)
-    port, password = free_port(), secrets.token_hex(24)
+    port, password = lasting_port(), secrets.token_hex(24)
     _private(
         run / "redis.conf",
         "\n".join(
@@ -68,7 +114,7 @@ def choose_redis(var: Path) -> None:
                 "appendonly no",
                 "daemonize no",
                 "maxmemory-policy noeviction",
-                f'dir "{run}"',
+                "dir " + _escaped(run),
                 "loglevel warning",
                 "",
             ]
@@ -102,6 +148,11 @@ def _redis_binary() -> str:
         ) from None
 
 
+def _escaped(path: Path) -> str:
+    """A path as redis.conf wants it: in quotes, with those and backslashes inside escaped."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def _private(path: Path, text: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as file:
@@ -131,9 +182,9 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
         "--log-level",
         "warning",
     )
-    certificate, key = os.environ.get("TLS_CERTIFICATE"), os.environ.get("TLS_KEY")
-    if certificate and key:
-        web = (*web, "--ssl-certfile", certificate, "--ssl-keyfile", key)
+    files = tls_files(var)
+    if files:
+        web = (*web, "--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key))
     celery = (python, "-m", "celery", "-A", "sparkweb.celery:app")
     redis = redis_program(var)
     return [
@@ -162,8 +213,8 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
             (
                 *celery,
                 "beat",
-                "--schedule",
-                str(var / "run" / "beat-schedule"),
+                "--scheduler",
+                "celery.beat:Scheduler",  # in memory: a file would be one more thing that kill -9 leaves half written
                 "--pidfile",
                 "",
                 "--loglevel",
@@ -172,6 +223,40 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
             20,
         ),
     ]
+
+
+def tls_files(var: Path) -> tls.Files | None:
+    """The server's certificate and key, None for plain HTTP. Raises CannotStart."""
+    from django.conf import settings  # late: manage.py imports this module before the settings are read
+
+    reach: Reach = settings.REACH
+    try:
+        if reach.given:
+            return tls.checked(tls.Files(*reach.given))
+        return tls.self_signed(var / "tls", reach.origins) if reach.tls else None
+    except (tls.BadCertificate, OSError) as problem:
+        raise CannotStart(str(problem)) from None
+
+
+def ask_own(path: str, *, host: str, port: int, timeout: float = 3.0) -> bytes:
+    """GET `path` of this machine's own server, under the name that it answers to; no proxy, any certificate.
+
+    Raises urllib.error.HTTPError for an answer that says no, OSError or ValueError where none came.
+    """
+    from django.conf import settings
+
+    reach: Reach = settings.REACH
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is compared, not bound
+    name = f"[{address}]" if ":" in address else address
+    request = urllib.request.Request(  # noqa: S310 - our own address
+        f"{'https' if reach.tls else 'http'}://{name}:{port}{path}",
+        headers={"Host": urlsplit(reach.origins[0]).netloc},
+    )
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    with opener.open(request, timeout=timeout) as answer:
+        return bytes(answer.read())
 
 
 def _quoted(words: Sequence[str]) -> str:
@@ -196,7 +281,7 @@ def write_config(var: Path, all_programs: Sequence[Program]) -> Path:
         parts.append(
             f"[program:{program.name}]\ncommand={_quoted(program.words)}\ndirectory={path(Path(__file__).resolve().parent.parent)}\n"
             f"priority={program.priority}\nautostart=true\nautorestart=true\nstartsecs=2\nstartretries=1000000\n"
-            f"stopwaitsecs=15\nstopasgroup=true\nkillasgroup=true\nredirect_stderr=true\n"
+            f"stopwaitsecs={STOP_S}\nstopasgroup=true\nkillasgroup=true\nredirect_stderr=true\n"
             f"stdout_logfile={path(logs / (program.name + '.log'))}\nstdout_logfile_maxbytes=10MB\nstdout_logfile_backups=3\n"
         )
     config = run / "supervisord.conf"
@@ -222,8 +307,6 @@ class Stack:
 
     def wait_ready(self, seconds: float = 60.0) -> None:
         """Until /readyz says yes. Raises CannotStart with the answer or the end of the logs."""
-        scheme = "https" if os.environ.get("TLS_CERTIFICATE") else "http"
-        url = f"{scheme}://{'127.0.0.1' if self.host == '0.0.0.0' else self.host}:{self.port}/readyz"  # noqa: S104
         until, last = time.monotonic() + seconds, "nothing listens yet"
         while time.monotonic() < until:
             if self.process is not None and self.process.poll() is not None:
@@ -231,8 +314,8 @@ class Stack:
                     f"the supervisor ended with {self.process.returncode}:\n{self.log_tail('supervisor')}"
                 )
             try:
-                with urllib.request.urlopen(url, timeout=3):  # noqa: S310 - our own address
-                    return
+                ask_own("/readyz", host=self.host, port=self.port)
+                return
             except urllib.error.HTTPError as answer:
                 last = answer.read().decode("utf-8", "replace")[:500]
             except (OSError, ValueError) as problem:
@@ -248,29 +331,13 @@ class Stack:
         return "\n".join(text.splitlines()[-lines:])
 
     def stop(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(timeout=40)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(timeout=5)
-
-
-def end_leftovers(var: Path) -> None:
-    """A supervisor of this VAR that outlived its parent (kill -9) is ended before anything new begins. Raises CannotStart."""
-    config = var / "run" / "supervisord.conf"
-    try:
-        pid = int((var / "run" / "supervisord.pid").read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return
-    if str(config) not in command:
-        return
-    os.kill(pid, signal.SIGTERM)
-    for _ in range(300):
-        if not Path(f"/proc/{pid}").exists():
-            return
-        time.sleep(0.1)
-    raise CannotStart(f"an older supervisor (pid {pid}) of {var} does not end; end it and try again")
+        """End the supervisor with its children, and whatever else this VAR's stack started and did not outlive it in order."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=STOP_S + 10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(timeout=5)
+        if processes_of(self.var):
+            end_processes(self.var, polite_s=0)

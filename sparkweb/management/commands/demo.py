@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +18,12 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.diagnosis.refusal import Refused
 from scripts.openssh import OpenSshProblem, OpenSshServer
-from sparkweb import demo
+from sparkweb import demo, outcome
+from sparkweb.holding import CannotStart, interruptible
 from sparkweb.management.commands.up import prepare
-from sparkweb.supervising import CannotStart, Stack, free_port
+from sparkweb.supervising import Stack, free_port
+
+FACTOR = 48.0
 
 
 class Command(BaseCommand):
@@ -33,23 +38,17 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--factor",
-            default="36",
-            help="how many times faster the pretend engine, reboot and docker are (default 36)",
+            type=_factor,
+            default=FACTOR,
+            help=f"how many times faster the pretend engine, reboot and docker are (default {FACTOR:g})",
         )
-        parser.add_argument("--shards", default="39", help="shards of the pretend model (default 39)")
+        parser.add_argument("--shards", type=_shards, default=39, help="shards of the pretend model (default 39)")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for caught in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(caught, _interrupt)
+        interruptible()
         started = time.monotonic()
-        say = demo.Teller(self._write, started)
+        say, told = demo.Teller(self._write, started), outcome.unfinished("the demo was interrupted")
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
-        told: dict[str, Any] = {
-            "deployment": None,
-            "state": "failed",
-            "reason": "internal",
-            "evidence": "the demo did not begin",
-        }
         try:
             say("preparing the database")
             prepare()
@@ -57,42 +56,30 @@ class Command(BaseCommand):
             stack.wait_ready()
             say(f"web, worker, beat and Redis run; state is kept in {settings.VAR}")
             with self._world(options) as play:
-                try:
-                    told = play(say)
-                except demo.DemoFailed as failed:
-                    told = {
-                        "deployment": None,
-                        "state": failed.state,
-                        "reason": failed.reason,
-                        "evidence": failed.evidence,
-                    }
-                except Refused as no:
-                    told = {
-                        "deployment": None,
-                        "state": "failed",
-                        "reason": no.reason,
-                        "evidence": no.evidence or no.detail,
-                    }
+                play(say, told)
                 self._close(told, options)
-        except (CannotStart, demo.DemoFailed, OpenSshProblem) as problem:
-            told = {"deployment": None, "state": "failed", "reason": "internal", "evidence": str(problem)}
-            self._write(json.dumps(told))
         except KeyboardInterrupt:
-            self._write("stopping …")
-            return
+            self.stderr.write("stopping …")
+        except Exception as problem:
+            told.update(_failure(problem))
         finally:
             stack.stop()
         if not _good(told):
+            self._write(json.dumps({**told, "seconds": round(time.monotonic() - started, 1)}))
             raise CommandError("the story did not come to its end; the JSON line says where it stopped", returncode=1)
 
     def _close(self, told: dict[str, Any], options: dict[str, Any]) -> None:
+        """The story has been played: say so, and go on serving unless it was for once. Raises DemoFailed if it wasn't."""
+        if not _good(told):
+            raise demo.DemoFailed("failed", "internal", "the story ended without its proof")
+        told.pop("evidence")
         if not options["once"]:
             self._write(f"\nThe dashboard: {settings.ORIGINS[0]}/")
             for role, link in demo.sign_in_links().items():
                 self._write(f"  sign in as {role}: {link}")
             self._write("Ctrl-C stops everything.")
         self._write(json.dumps(told))
-        if not options["once"] and _good(told):
+        if not options["once"]:
             signal.pause()
 
     @contextmanager
@@ -102,7 +89,7 @@ class Command(BaseCommand):
             engine = _real_engine()
             server = OpenSshServer(settings.VAR / "openssh")
             with server:
-                yield lambda say: demo.play_real(
+                yield lambda say, told: demo.play_real(
                     engine,
                     address=server.address,
                     port=server.port,
@@ -110,14 +97,15 @@ class Command(BaseCommand):
                     fingerprints={key.sha256 for key in server.host_keys()},
                     authorize=server.authorize,
                     say=say,
+                    told=told,
                 )
             return
         lab = demo.LabProcess(
-            settings.VAR / "lab", options=["--factor", options["factor"], "--shards", options["shards"]]
+            settings.VAR / "lab", options=["--factor", str(options["factor"]), "--shards", str(options["shards"])]
         )
         try:
             lab.start()
-            yield lambda say: demo.play(lab, say)
+            yield lambda say, told: demo.play(lab, say, told)
         finally:
             lab.stop()
 
@@ -127,6 +115,7 @@ class Command(BaseCommand):
 
 
 def _good(told: dict[str, Any]) -> bool:
+    """Did all of the story happen?"""
     again = told.get("relaunch") or told.get("stopped") or {}
     return told.get("smoke") == "passed" and again.get("state") in ("serving", "stopped")
 
@@ -145,5 +134,31 @@ def _real_engine() -> dict[str, Any]:
     return {**json.loads(done.stdout), "port": free_port()}
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def _failure(problem: Exception) -> dict[str, Any]:
+    """What the JSON object says of a story that was broken off. A traceback goes into a file, not to the person."""
+    if isinstance(problem, demo.DemoFailed):
+        return problem.told
+    if isinstance(problem, Refused):
+        return {"state": "failed", "reason": problem.reason, "evidence": problem.evidence or problem.detail}
+    evidence = str(problem)
+    if not isinstance(problem, CannotStart | OpenSshProblem | CommandError):
+        log = settings.VAR / "log" / "demo.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write("".join(traceback.format_exception(problem)))
+        evidence = f"{type(problem).__name__}: {problem} (more in {log})"
+    return {"state": "failed", "reason": "internal", "evidence": evidence}
+
+
+def _factor(value: str) -> float:
+    number = float(value)
+    if not 1 <= number <= 1000:
+        raise ArgumentTypeError(f"{value}: a number from 1 (true to life) to 1000")
+    return number
+
+
+def _shards(value: str) -> int:
+    number = int(value)
+    if not 1 <= number <= 999:
+        raise ArgumentTypeError(f"{value}: a whole number from 1 to 999")
+    return number

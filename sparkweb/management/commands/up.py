@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings
+from django.core.checks import CheckMessage
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
 from apps.people import services as people
 from apps.people.models import User
 from apps.recipes.services import load_shipped
-from sparkweb.supervising import CannotStart, Stack
+from sparkweb import checks, env
+from sparkweb.holding import CannotStart, interruptible
+from sparkweb.supervising import Stack
 
 
 def prepare() -> None:
@@ -21,13 +24,21 @@ def prepare() -> None:
     load_shipped()
 
 
+def refuse_broken(found: Sequence[CheckMessage]) -> None:
+    """Raises CommandError with what is wrong and the way on."""
+    if found:
+        raise CommandError(f"not started.\n{checks.words(found)}")
+
+
 class Command(BaseCommand):
     help = "Start web, worker, beat and (unless REDIS_URL is set) Redis, and keep them running until Ctrl-C."
 
     def handle(self, *args: Any, **options: Any) -> None:
+        refuse_broken(checks.database_writable() or checks.key_opens_what_is_stored())
         prepare()
+        refuse_broken(checks.problems(with_redis=bool(env.text("REDIS_URL"))))
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
-        signal.signal(signal.SIGTERM, _interrupt)
+        interruptible()
         try:
             stack.start()
             stack.wait_ready()
@@ -46,7 +57,3 @@ class Command(BaseCommand):
             self.stdout.write("stopping …")
         finally:
             stack.stop()
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
