@@ -418,7 +418,7 @@ def private_key(credential: Credential) -> str:
 
 
 def latest_sheet(node: Node) -> Sheet | None:
-    row = node.sheets.order_by("-taken_at").first()
+    row = node.sheets.order_by("-taken_at", "-pk").first()
     return None if row is None else Sheet.from_json(row.body)
 
 
@@ -426,7 +426,7 @@ def latest_sheet(node: Node) -> Sheet | None:
 def store_sheet(node: Node, sheet: Sheet) -> SheetRow:
     """Keep a sheet; the node was seen. Only the newest SHEETS_KEPT stay."""
     row = SheetRow.objects.create(node=node, taken_at=datetime.fromtimestamp(sheet.taken_at, UTC), body=sheet.to_json())
-    old = list(node.sheets.order_by("-taken_at").values_list("pk", flat=True)[SHEETS_KEPT:])
+    old = list(node.sheets.order_by("-taken_at", "-pk").values_list("pk", flat=True)[SHEETS_KEPT:])
     if old:
         SheetRow.objects.filter(pk__in=old).delete()
     boot_id = (sheet.machine.boot_id if sheet.machine else None) or node.boot_id

@@ -192,7 +192,7 @@ def _numbers(spec: Spec) -> Iterator[FieldError]:
         ("smoke_max_tokens", spec.smoke_max_tokens, 1, 100000, "Use a number of tokens, e.g. 50."),
     )
     for name, value, low, high, remedy in ranges:
-        if value is None:
+        if value is None and name == "max_model_len":
             continue
         whole = name == "os_floor_gib" or isinstance(value, int)
         if isinstance(value, bool) or not isinstance(value, int | float) or not whole or not low <= value <= high:

@@ -63,7 +63,7 @@ class Run(models.Model):
     class Meta:
         ordering = ("-id",)
         constraints = [
-            models.UniqueConstraint(fields=["actor_name", "idempotency_key"], name="run_idempotent"),
+            models.UniqueConstraint(fields=["actor_kind", "actor_name", "idempotency_key"], name="run_idempotent"),
         ]
         indexes = [models.Index(fields=["state"], name="run_active", condition=Q(state__in=ACTIVE))]
 

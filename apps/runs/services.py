@@ -240,7 +240,7 @@ def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
             field="Idempotency-Key",
             remedy="Use a UUID.",
         )
-    return Run.objects.filter(actor_name=actor.name, idempotency_key=idempotency_key).first()
+    return Run.objects.filter(actor_kind=actor.kind, actor_name=actor.name, idempotency_key=idempotency_key).first()
 
 
 # Planning
@@ -286,7 +286,7 @@ def start(
     if known is not None:
         return known
     reason = reason.strip()
-    if not reason and story in ("relaunch", "launch", "stop"):
+    if not reason and story == "relaunch":
         raise Refused(
             "bad_input",
             f"A {story} needs a reason.",
@@ -297,7 +297,10 @@ def start(
         raise Refused(
             "bad_input", f"The reason is longer than {LONGEST_REASON} characters.", field="reason", remedy="Shorten it."
         )
-    _may_clear(actor, deployment, clear)
+    _may_clear(actor, deployment, clear, reason=reason)
+    wanted = deployment.revision.spec.nodes
+    if Reservation.objects.filter(node__name__in=wanted).exists():
+        raise _held(wanted)
     plan = preview(actor, deployment, story=story, clear=clear)
     if plan.digest != digest:
         raise Refused(
@@ -336,8 +339,6 @@ def _start(
     clear: Sequence[Clear],
     idempotency_key: str,
 ) -> Run:
-    if Reservation.objects.filter(node__name__in=plan.nodes).exists():
-        raise _held(plan.nodes)
     for node in Node.objects.filter(name__in=plan.nodes):
         inventory.endpoint(node)
     was = deployment.reason or deployment.state
@@ -380,14 +381,18 @@ def _start(
     return run
 
 
-def _may_clear(actor: Actor, deployment: Deployment, clear: Sequence[Clear]) -> None:
-    """An editor may clear; an operator exactly what an editor has consented to for this deployment."""
+def _may_clear(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:
+    """An editor may clear; an operator exactly what an editor has consented to for this deployment. A refusal is recorded."""
     if not clear or allows(actor.role, "clear"):
         return
     agreed = {(c.node, c.kind, c.name): c.disable for c in deployments.consented(deployment)}
     for item in clear:
         known = agreed.get((item.node, item.kind, item.name))
         if known is None or (item.disable and not known):
+            record(
+                actor, "deployment:clear", object_type="deployment", object_id=str(deployment.pk), object_name=deployment.name,
+                outcome="denied", reason=reason, after={"clear": f"{item.kind} {item.name} on {item.node}"},
+            )  # fmt: skip
             raise Refused(
                 "consent_needed",
                 f"Nobody with the role editor has agreed to clear {item.kind} {item.name} on {item.node}"

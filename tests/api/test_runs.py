@@ -115,9 +115,11 @@ class TestStart:
         assert answer.body["digest"] == digest_of(admin, story, clear=CONSENT) != digest
         assert not Run.objects.exists()
 
-    @pytest.mark.parametrize("kind", ["launch", "relaunch", "stop"])
-    @pytest.mark.parametrize("reason", ["", "   ", "x" * 2001, 5, None])
-    def test_without_a_reason(self, admin: Program, story: Story, kind: str, reason: Any) -> None:
+    @pytest.mark.parametrize(
+        ("kind", "reason"),
+        [("relaunch", ""), ("relaunch", "   "), *((kind, bad) for kind in ("launch", "relaunch", "stop") for bad in ("x" * 2001, 5, None))],
+    )
+    def test_a_relaunch_without_a_reason_and_reasons_that_are_none(self, admin: Program, story: Story, kind: str, reason: Any) -> None:
         body = {"digest": digest_of(admin, story, story=kind), "reason": reason}
         is_problem(admin.post(path_of(story, kind), body), 422, "bad_input", "reason")
 
