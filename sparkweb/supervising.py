@@ -116,6 +116,7 @@ def choose_redis(var: Path) -> None:
                 "maxmemory-policy noeviction",
                 "dir " + _escaped(run),
                 "loglevel warning",
+                "set-proc-title no",  # a title is written over the environment, by which `holding` knows its processes
                 "",
             ]
         ),
@@ -270,7 +271,7 @@ def write_config(var: Path, all_programs: Sequence[Program]) -> Path:
     for folder in (run, logs):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def path(value: Path) -> str:
+    def path(value: Path) -> str:  # supervisord expands it once; a program's log file twice
         return str(value).replace("%", "%%")
 
     parts = [
@@ -282,7 +283,7 @@ def write_config(var: Path, all_programs: Sequence[Program]) -> Path:
             f"[program:{program.name}]\ncommand={_quoted(program.words)}\ndirectory={path(Path(__file__).resolve().parent.parent)}\n"
             f"priority={program.priority}\nautostart=true\nautorestart=true\nstartsecs=2\nstartretries=1000000\n"
             f"stopwaitsecs={STOP_S}\nstopasgroup=true\nkillasgroup=true\nredirect_stderr=true\n"
-            f"stdout_logfile={path(logs / (program.name + '.log'))}\nstdout_logfile_maxbytes=10MB\nstdout_logfile_backups=3\n"
+            f"stdout_logfile={path(Path(path(logs / (program.name + '.log'))))}\nstdout_logfile_maxbytes=10MB\nstdout_logfile_backups=3\n"
         )
     config = run / "supervisord.conf"
     _private(config, "\n".join(parts))

@@ -280,7 +280,9 @@ class Recorder:
         """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome."""
         with transaction.atomic():
             self._fenced()
-            run = Run.objects.select_for_update(of=("self",)).select_related("deployment", "revision").get(pk=self.run_id)
+            run = (
+                Run.objects.select_for_update(of=("self",)).select_related("deployment", "revision").get(pk=self.run_id)
+            )
             if state == Run.State.SUCCEEDED and run.story in ("launch", "relaunch"):
                 self._keep_ranks(run)
             elif state == Run.State.SUCCEEDED and run.story == "stop" and run.deployment is not None:
