@@ -92,7 +92,7 @@ class Hub:
                 failures += 1
             finally:
                 try:
-                    await asyncio.shield(client.aclose())
+                    await asyncio.shield(client.aclose())  # type: ignore[attr-defined]  # the stubs are older
                 except (RedisError, OSError, asyncio.CancelledError):
                     pass
 

@@ -369,7 +369,7 @@ def _ticks(problem: Problem, clear: Sequence[Clear]) -> dict[str, Any]:
 
 def problem_rows(plan: Plan, clear: Sequence[Clear]) -> list[dict[str, Any]]:
     """Failed checks first; consents that were given stay where they can be taken back."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for problem in plan.problems:
         rows.append(
             {
@@ -495,7 +495,8 @@ def _show(
     request: HttpRequest, deployment: Deployment, story: str, source: QueryDict, error: Error | None = None
 ) -> HttpResponse:
     actor = actor_of(request)
-    made, clear = None, ()
+    made: Plan | None = None
+    clear: tuple[Clear, ...] = ()
     try:
         clear = forms.clearing(source) if "ticked" in source else _default_clear(deployment, story)
         made = runs.preview(actor, deployment, story=story, clear=clear)

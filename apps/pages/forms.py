@@ -130,9 +130,9 @@ def _pair(field: SpecField, line: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def identity(value: str) -> int | None:
-    """The id in a select; None for an empty or impossible one."""
-    return int(value) if value.isascii() and value.isdigit() and len(value) < 18 else None
+def identity(value: str) -> int:
+    """The id in a select; 0, which no row has, for an empty or impossible one."""
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 18 else 0
 
 
 def clearing(query: QueryDict) -> tuple[Clear, ...]:

@@ -477,10 +477,11 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
 def _show(request: HttpRequest, found: Node, error: Error | None = None) -> HttpResponse:
     sheet = services.latest_sheet(found)
     held = getattr(found, "reservation", None)
-    hops, hop = [], found
+    hops: list[dict[str, Any]] = []
+    hop: Node | None = found
     while hop is not None and len(hops) < 8:
         hops.append({"node": hop, "keys": hop.host_keys.order_by("state", "type")})
-        hop = hop.jump  # type: ignore[assignment]
+        hop = hop.jump
     context = {
         "node": found,
         "row": memory.rows([found])[0],

@@ -137,7 +137,7 @@ def _busy_share(row: dict[str, Any], overall: float) -> float:
     if row["phase"] == "loading" and overall:
         return overall
     if row["usual_seconds"]:
-        return min(0.95, (row["seconds"] or 0.0) / row["usual_seconds"])
+        return min(0.95, float(row["seconds"] or 0.0) / float(row["usual_seconds"]))
     return 0.5
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 
 from apps.people import access
@@ -27,9 +30,24 @@ def browser_of(person: User) -> Client:
     return client
 
 
+@pytest.fixture(scope="module")
+def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[story.Seeded]:
+    """The story, made once for a module; what a test changes is rolled back after it, the rest after the module."""
+    with django_db_blocker.unblock():
+        around = transaction.atomic()
+        around._from_testcase = True
+        with around:
+            yield story.seed()
+            transaction.set_rollback(True)
+
+
 @pytest.fixture
-def seeded(db: None) -> story.Seeded:
-    return story.seed()
+def seeded(rows: story.Seeded, db: None) -> story.Seeded:
+    made = copy.copy(rows)
+    for name in ("head", "second", "away", "serving", "lost", "failed", "draft", "loading", "failed_run"):
+        row = getattr(rows, name)
+        setattr(made, name, type(row).objects.get(pk=row.pk))
+    return made
 
 
 @pytest.fixture
