@@ -4,15 +4,15 @@ sizes."""
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from apps.diagnosis.findings.holders import discrete, holders
 from apps.facts.sheet import Sheet
 from apps.facts.values import ModelFolder
 from apps.plan import kvcache
-from apps.plan.preflight import find_model, is_ours
+from apps.plan.preflight import find_model
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Bar, Fit
 
@@ -22,8 +22,6 @@ RUNTIME_BYTES = (
     4 * GIB
 )  # activations, CUDA graphs and libraries inside the claim; an assumption until a launch was measured
 SLACK_BYTES = 1 * GIB  # MemAvailable moves by that much on its own
-SYSTEM_BYTES = 6 * GIB  # what an idle Spark's own system takes
-ENGINE_WORDS = re.compile(r"vllm|sglang|llama|ollama|\bray\b|triton|text-generation|trtllm", re.IGNORECASE)
 LEAST_TOKENS = 4096  # below this a service is of no use
 LONGEST_UNKNOWN = 32768  # tokens, for the sentence where neither spec nor config says a length
 
@@ -104,20 +102,16 @@ def _flags(spec: Spec) -> dict[str, str]:
     return made
 
 
-def _discrete(sheet: Sheet) -> bool:
-    return bool(sheet.gpus and sheet.gpus.gpus and not any(gpu.unified for gpu in sheet.gpus.gpus))
-
-
 def _total(spec: Spec, sheet: Sheet) -> int | None:
     """One rank's memory: the machine's own on unified parts and without GPU, else the smallest GPU's that is used."""
-    if _discrete(sheet) and sheet.gpus:
+    if discrete(sheet) and sheet.gpus:
         sizes = [gpu.memory_total_mib for gpu in sheet.gpus.gpus if gpu.memory_total_mib]
         return min(sizes) * (1 << 20) if sizes else None
     return sheet.memory.total_bytes if sheet.memory else None
 
 
 def _available(sheet: Sheet, total: int) -> int:
-    if _discrete(sheet) and sheet.gpus:
+    if discrete(sheet) and sheet.gpus:
         used = [gpu.memory_used_mib or 0 for gpu in sheet.gpus.gpus]
         return total - max(used) * (1 << 20)
     memory = sheet.memory
@@ -137,7 +131,7 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
             continue
         freeable += holder.bytes
         freed += holder.bytes if (holder.kind, holder.name) in consented else 0
-    floor = 0 if _discrete(sheet) else int(spec.os_floor_gib * GIB)
+    floor = 0 if discrete(sheet) else int(spec.os_floor_gib * GIB)
     return Room(
         sheet.node,
         total,
@@ -146,72 +140,8 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
         freeable,
         claim_bytes(spec, sheet),
         floor,
-        not _discrete(sheet),
+        not discrete(sheet),
     )
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Something on a node that holds memory. `own`: a leftover of this deployment, which goes without asking."""
-
-    kind: str  # container, process, unit (a unit's process that is no container's)
-    name: str
-    bytes: int
-    own: bool = False
-    estimated: bool = False  # a share of the memory that nobody names (GB10 does not always say whose it is)
-
-
-def holders(sheet: Sheet, deployment: int) -> tuple[Holder, ...]:
-    """Running containers and GPU processes outside of containers that hold memory, the largest first.
-
-    Where the node does not say whose a GPU process is, or names none at all, containers that look like engines and
-    have no figure of their own are taken to share what nobody else accounts for (`estimated`)."""
-    containers, processes = [*_containers(sheet, deployment)], [*_processes(sheet)]
-    looks_like_engine = {
-        one.name
-        for one in sheet.containers or ()
-        if is_ours(one, deployment) or ENGINE_WORDS.search(f"{one.name} {one.image} {one.command}")
-    }
-    silent = [one for one in containers if one.bytes == 0 and one.name in looks_like_engine]
-    if silent:
-        loose = [one for one in processes if one.kind == "process"]
-        processes = [one for one in processes if one.kind != "process"]
-        share = max(sum(one.bytes for one in loose), _unexplained(sheet, [*containers, *processes])) // len(silent)
-        containers = [replace(one, bytes=share, estimated=share > 0) if one in silent else one for one in containers]
-    return tuple(sorted([*containers, *processes], key=lambda holder: (-holder.bytes, holder.kind, holder.name)))
-
-
-def _unexplained(sheet: Sheet, found: Sequence[Holder]) -> int:
-    """Memory in use that neither these holders nor an idle system account for; 0 where the GPU has its own memory."""
-    if _discrete(sheet) or sheet.memory is None or sheet.memory.used_bytes is None:
-        return 0
-    return max(0, sheet.memory.used_bytes - sum(one.bytes for one in found) - SYSTEM_BYTES)
-
-
-def _containers(sheet: Sheet, deployment: int) -> Iterator[Holder]:
-    by_container: dict[str, int] = {}
-    for process in sheet.gpus.processes if sheet.gpus else ():
-        if process.container:
-            by_container[process.container] = by_container.get(process.container, 0) + ((process.mib or 0) << 20)
-    for container in sheet.containers or ():
-        if container.state in ("running", "paused", "restarting"):
-            size = max(container.memory_bytes or 0, by_container.get(container.name, 0))
-            yield Holder("container", container.name, size, deployment > 0 and is_ours(container, deployment))
-
-
-def _processes(sheet: Sheet) -> Iterator[Holder]:
-    """GPU processes that no known container has: by their unit, or alone."""
-    names = {one.name for one in sheet.containers or ()}
-    by_unit: dict[str, int] = {}
-    for process in sheet.gpus.processes if sheet.gpus else ():
-        size = (process.mib or 0) << 20
-        if process.container in names:
-            continue
-        if process.unit:
-            by_unit[process.unit] = by_unit.get(process.unit, 0) + size
-        elif size:
-            yield Holder("process", str(process.pid), size)
-    yield from (Holder("unit", unit, size) for unit, size in by_unit.items())
 
 
 def load_of(spec: Spec, sheets: Sequence[Sheet]) -> Load:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from apps.diagnosis.findings.holders import NOTABLE_BYTES, is_ours
 from apps.facts.sheet import Sheet
-from apps.facts.values import Container, Image, ModelFolder
+from apps.facts.values import Image, ModelFolder
 
 Gate = Mapping[str, Any]
 
@@ -41,10 +42,6 @@ def full_reference(reference: str) -> str:
 
 def find_model(sheet: Sheet, path: str) -> ModelFolder | None:
     return next((model for model in sheet.models or () if model.path.rstrip("/") == path.rstrip("/")), None)
-
-
-def is_ours(container: Container, deployment: int) -> bool:
-    return container.labels.get("sparkweb.deployment") == str(deployment)
 
 
 def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
@@ -152,9 +149,6 @@ def _newcomers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
                 f"{container.name} was started on {sheet.node} since the plan was made and holds "
                 f"{(container.memory_bytes or 0) / (1 << 30):.1f} GiB",
             )
-
-
-NOTABLE_BYTES = 512 << 20
 
 
 def _ports(gate: Gate, sheet: Sheet) -> Iterator[Change]:

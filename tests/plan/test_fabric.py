@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from apps.facts.values import Address, Hca, Interface
-from apps.plan.fabric import Fabric, fabric_address, twins
+from apps.diagnosis.findings.links import twins
+from apps.plan.fabric import Fabric, fabric_address
 from apps.plan.step import Problem
 from tests.plan.sheets import Sheet, pair
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder, holders, is_ours
 from apps.diagnosis.reasons import REASONS
 from apps.facts.sheet import Sheet
 from apps.plan.checks import ports, way
 from apps.plan.engines.site import container_name
-from apps.plan.fit import GIB, SLACK_BYTES, Holder, claim_bytes, fit, holders, load_of, room_of
+from apps.plan.fit import GIB, SLACK_BYTES, claim_bytes, fit, load_of, room_of
 from apps.plan.found import is_known
-from apps.plan.preflight import NOTABLE_BYTES, is_ours
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Problem
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from apps.diagnosis.findings.holders import is_ours, unit_of
 from apps.facts.sheet import Sheet
 from apps.facts.values import Listener
 from apps.plan.checks import way
 from apps.plan.commands import ray
-from apps.plan.preflight import is_ours
 from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
 
@@ -77,7 +77,7 @@ def _owner(sheet: Sheet, listener: Listener) -> tuple[Clear, ...]:
     container = next((one for one in sheet.containers or () if one.pid == listener.pid), None)
     unit = next((one for one in sheet.units or () if one.pid == listener.pid), None)
     if container and unit is None:
-        unit = way.unit_of(sheet, container.name)
+        unit = unit_of(sheet, container.name)
     made = [Clear(sheet.node, "unit", unit.name)] if unit else []
     made += [Clear(sheet.node, "container", container.name)] if container else []
     return tuple(made) or (Clear(sheet.node, "process", str(listener.pid)),)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder, holders, unit_of, units_behind
 from apps.facts.sheet import Sheet
-from apps.facts.values import Unit
-from apps.plan.fit import ENGINE_WORDS, Holder, holders, load_of, room_of
-from apps.plan.preflight import NOTABLE_BYTES
+from apps.plan.fit import load_of, room_of
 from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
 
@@ -27,33 +26,6 @@ def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) 
     notable = [one for one in found if one.bytes >= NOTABLE_BYTES]
     unknown = [one for one in found if one.bytes == 0 and one.kind == "container" and unit_of(sheet, one.name)]
     return tuple(notable + unknown if notable else ())
-
-
-def unit_of(sheet: Sheet, container: str) -> Unit | None:
-    """The unit that starts a container: by what it runs, else because its main process is the container's."""
-    pid = next((one.pid for one in sheet.containers or () if one.name == container), None)
-    return next(
-        (unit for unit in sheet.units or () if container in unit.containers or (pid is not None and unit.pid == pid)),
-        None,
-    )
-
-
-def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
-    """Units that start these containers, hold the memory themselves, or are running parts of the same engine stack."""
-    containers = {one.name for one in found if one.kind == "container"}
-    named = {one.name for one in found if one.kind == "unit"}
-    made = []
-    for unit in sheet.units or ():
-        active = unit.active in ("active", "activating", "reloading")
-        starts = any(unit_of(sheet, name) is unit for name in containers)
-        related = (
-            not unit.containers
-            and unit.vendor is not True
-            and bool(ENGINE_WORDS.search(f"{unit.name} {unit.exec_start or ''}"))
-        )
-        if active and (starts or unit.name in named or related):
-            made.append(unit)
-    return tuple(made)
 
 
 def items_for(sheet: Sheet, found: Sequence[Holder]) -> tuple[Clear, ...]:

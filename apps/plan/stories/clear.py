@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from apps.diagnosis.findings.holders import holders
 from apps.facts.sheet import Sheet
 from apps.plan import steps
-from apps.plan.fit import GIB, holders
+from apps.plan.fit import GIB
 from apps.plan.spec import Given
 from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import ground

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from apps.diagnosis.findings.holders import is_ours
 from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps
 from apps.plan.engines import command, vllm
@@ -73,7 +74,7 @@ def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> st
         return ""
     for rank, node in enumerate(spec.nodes):
         found = container_of(sheets.get(node), container_name(spec, rank))
-        ours = found and preflight.is_ours(found, given.deployment) and found.state == "running"
+        ours = found and is_ours(found, given.deployment) and found.state == "running"
         if not found or not ours or found.labels.get("sparkweb.revision") != str(given.revision):
             return ""
     head = sheets[spec.nodes[0]]
@@ -121,7 +122,7 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
 def _ports_to_watch(story: str, spec: Spec, sheet: Sheet, given: Given) -> list[int]:
     """Ports that must be free already now: those that nothing held when the plan was made. The others are what is
     cleared."""
-    if story == "relaunch" or any(preflight.is_ours(one, given.deployment) for one in sheet.containers or ()):
+    if story == "relaunch" or any(is_ours(one, given.deployment) for one in sheet.containers or ()):
         return []
     busy = {listener.port for listener in sheet.listeners or ()}
     return [port for port in needed_ports(spec, sheet.node) if port not in busy]
@@ -140,7 +141,7 @@ def _ground(story: str, spec: Spec, node: str, sheet: Sheet, given: Given) -> tu
                 why="the engine is a detached job of an earlier run",
             )
         )
-    leftovers = any(preflight.is_ours(one, given.deployment) for one in sheet.containers or ())
+    leftovers = any(is_ours(one, given.deployment) for one in sheet.containers or ())
     if spec.runtime == "docker" and given.deployment and (story == "relaunch" or leftovers):
         made += ground.tear_down(node, given.deployment)
     consented = list(ground.clearing(node, sheet, given.clear))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from apps.diagnosis.findings.holders import NOTABLE_BYTES, holders
 from apps.facts.sheet import Sheet
 from apps.plan import steps
-from apps.plan.fit import claim_bytes, holders
-from apps.plan.preflight import NOTABLE_BYTES
+from apps.plan.fit import claim_bytes
 from apps.plan.problems import needed_ports
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Plan, Stage, Step

@@ -1,0 +1,1 @@
+"""What the facts of one or more nodes mean for a deployment, worst first. Pure."""
