@@ -43,14 +43,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(ask: Callable[[], Any], seconds: float, what: object = "") -> Any:
+def until(ask: Callable[[], Any], seconds: float, what: object = "", *, pause: float = 0.05) -> Any:
     """What `ask` says once it says something. The test fails after `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         answer = ask()
         if answer:
             return answer
-        time.sleep(0.05)
+        time.sleep(pause)
     raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what or ask}")
 
 
