@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, is_ours
+from apps.diagnosis.findings.software import full_reference
 from apps.facts.sheet import Sheet
 from apps.facts.values import Image, ModelFolder
 
@@ -31,13 +32,6 @@ def find_image(sheet: Sheet, reference: str) -> Image | None:
         if image.digest and "@" in reference and image.digest.endswith(reference.partition("@")[2]):
             return image
     return None
-
-
-def full_reference(reference: str) -> str:
-    """docker.io/library is implied, and so is :latest."""
-    made = reference.removeprefix("docker.io/").removeprefix("library/")
-    last = made.rpartition("/")[2]
-    return made if ":" in last or "@" in last else f"{made}:latest"
 
 
 def find_model(sheet: Sheet, path: str) -> ModelFolder | None:

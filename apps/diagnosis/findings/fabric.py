@@ -19,6 +19,7 @@ def of_node(sheet: Sheet) -> Iterator[Finding]:
     """Of one node alone."""
     yield from down(sheet)
     yield from half_up(sheet)
+    yield from unused(sheet)
     yield from twins_in_one_subnet(sheet)
     yield from unaddressed_twin(sheet)
     yield from small_packets(sheet)
@@ -83,6 +84,22 @@ def half_up(sheet: Sheet) -> Iterator[Finding]:
                 evidence=", ".join(f"{hca.name} {hca.state}" for hca in pair),
                 section="fabric",
                 down=down,
+            )
+
+
+def unused(sheet: Sheet) -> Iterator[Finding]:
+    """Plugs without a link beside one that has one."""
+    if not active_hcas(sheet):
+        return
+    for plug in twins(sheet):
+        if all(hca.active is False for hca in plug):
+            yield seen(
+                "fabric_port_unused",
+                sheet,
+                f"{listed(hca.name for hca in plug)} on {sheet.node} {verb(len(plug), 'has', 'have')} no link",
+                evidence=", ".join(_port(hca) for hca in plug),
+                section="fabric",
+                ports=[hca.name for hca in plug],
             )
 
 

@@ -112,3 +112,9 @@ def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
         if active and (starts or unit.name in named or related):
             made.append(unit)
     return tuple(made)
+
+
+def starts_an_engine(unit: Unit) -> bool:
+    """By its name, its command and the containers that it starts; what the system's vendor brought is none."""
+    text = " ".join((unit.name, unit.exec_start or "", *unit.containers))
+    return unit.vendor is not True and bool(ENGINE_WORDS.search(text))

@@ -44,7 +44,7 @@ _ROWS = (
         BAD,
         "GPU driver does not run",
         "nvidia-smi is installed, but no driver answers: no engine can use the GPU.",
-        "Look at `dmesg | grep -i nvidia`; after a kernel update rebuild the module (dkms) and reboot.",
+        "Look for NVRM lines in `dmesg`; after a kernel update rebuild the module (dkms) and reboot.",
     ),
     Known(
         "gpu_failed",
@@ -399,6 +399,13 @@ _ROWS = (
         "No internet",
         "Models and images must come from another node.",
         "Fetch on a node that has internet, and copy over the fabric.",
+    ),
+    Known(
+        "fabric_port_unused",
+        NOTE,
+        "A fabric port has no link",
+        "Another port of this node has one, which is enough: a second cable between the same two nodes adds nothing.",
+        "Nothing to do, unless a cable is meant to be there.",
     ),
     Known(
         "ib_tools_absent",

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from apps.diagnosis.findings import fabric as rules
 from apps.diagnosis.findings.finding import Finding
 from apps.facts.sheet import Sheet
+from apps.plan.checks.shared import warning
 from apps.plan.fabric import Fabric, fabric_address
 from apps.plan.spec import Spec
 from apps.plan.step import Problem
@@ -23,7 +24,7 @@ def check(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
             yield place
             continue
         found.append(place)
-        yield from (_warning(one) for one in _quality(sheet, place))
+        yield from (warning(one, sheet.node) for one in _quality(sheet, place))
     if len(found) == len(sheets):
         where = " ↔ ".join(place.address for place in found)
         yield Problem(
@@ -43,7 +44,3 @@ def _quality(sheet: Sheet, place: Fabric) -> Iterator[Finding]:
         yield from rules.small_packets(sheet, only=place.interface)
     yield from rules.half_up(sheet)
     yield from rules.twins_in_one_subnet(sheet)
-
-
-def _warning(one: Finding) -> Problem:
-    return Problem(one.name, "warn", one.sentence, one.nodes[0], one.meaning, one.remedy, one.evidence)

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from apps.diagnosis.findings.software import ARCHITECTURES, image_too_old, ray_missing
+from apps.diagnosis.findings.versions import model_type
 from apps.facts.sheet import Sheet
-from apps.facts.values import Image, ModelFolder, Software
+from apps.facts.values import Image, Software
+from apps.plan.checks.shared import warning
 from apps.plan.fit import GIB
 from apps.plan.preflight import find_image, find_model
 from apps.plan.spec import Spec
 from apps.plan.step import Problem
-
-ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
-# The first vLLM release that knows a model type, by its release notes; only where an older image is likely to be met.
-FIRST_VLLM = {
-    "qwen3_next": (0, 11),
-    "qwen3_5": (0, 17),
-    "qwen3_5_moe": (0, 17),
-    "gpt_oss": (0, 10, 1),
-    "glm4_moe_lite": (0, 14),
-    "qwen3_vl": (0, 11),
-    "qwen3_vl_moe": (0, 11),
-    "deepseek_v32": (0, 11),
-}
 
 
 def check(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
@@ -90,48 +78,21 @@ def software_of(sheet: Sheet, spec: Spec, image: Image | None) -> Software | Non
     return None
 
 
-def version(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version: "0.14.0rc2.dev262" -> (0, 14, 0)."""
-    found = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", text)
-    return tuple(int(part) for part in found.groups() if part is not None) if found else ()
-
-
 def _age(spec: Spec, sheet: Sheet, image: Image) -> Iterator[Problem]:
     software = software_of(sheet, spec, image)
     seen = software.versions.get("vllm") if software else None
     if spec.engine != "vllm" or software is None or seen is None:
         return
     kind = model_type(find_model(sheet, spec.model_path) if spec.model_path else None)
-    first = FIRST_VLLM.get(kind)
-    if first and version(seen) < first:
-        yield Problem(
-            "image_too_old",
-            "warn",
-            f"The image's vLLM {seen} is too old for {kind}",
-            sheet.node,
-            "The engine will most likely say that the architecture is not supported.",
-            f"Use an image with vLLM {'.'.join(map(str, first))} or newer.",
-            software.where,
-        )
+    old = [warning(one, sheet.node) for one in image_too_old(sheet, software.where, seen, kind)]
+    if old:
+        yield from old
     elif spec.cluster == "ray" and "torch" in software.versions and "ray" not in software.versions:
         # Only a list of packages can prove that one is missing; labels and variables of an image name a few.
-        yield Problem(
-            "ray_missing",
-            "stop",
-            f"The image on {sheet.node} has no Ray",
-            sheet.node,
-            "The cluster can't be started with it.",
-            "Use an image that has Ray, or choose native multi-node.",
-            software.where,
-        )
+        yield warning(ray_missing(sheet, software.where), sheet.node, "stop")
     else:
         has = f"vLLM {seen}" + (f" and Ray {software.versions['ray']}" if "ray" in software.versions else "")
         yield Problem("software", "fine", f"The image on {sheet.node} has {has}", sheet.node)
-
-
-def model_type(model: ModelFolder | None) -> str:
-    config: Mapping[str, Any] = (model.config if model else None) or {}
-    return str(config.get("model_type", "")).removesuffix("_text")
 
 
 def _model(spec: Spec, sheet: Sheet) -> Problem:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from apps.diagnosis.findings import group
+from apps.diagnosis.findings import machine as rules
 from apps.diagnosis.reasons import REASONS
 from apps.facts.sheet import Sheet
+from apps.plan.checks.shared import warning
 from apps.plan.spec import Spec
 from apps.plan.step import Problem
 
-SKEW_S = 30.0
 GIB = 1 << 30
 
 
@@ -59,22 +61,10 @@ def _gpu(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
 
 
 def _clock(sheet: Sheet) -> Iterator[Problem]:
-    clock = sheet.machine.clock_unix_s if sheet.machine else None
-    if clock is None:
+    if rules.skew_of(sheet) is None:
         return
-    skew = clock - sheet.taken_at
-    if abs(skew) > SKEW_S:
-        known = REASONS["clock_skew"]
-        yield Problem(
-            "clock_skew",
-            "warn",
-            f"The clock of {sheet.node} is {abs(skew):.0f} s {'ahead' if skew > 0 else 'behind'}",
-            sheet.node,
-            "Times in its logs are off by as much; certificates and tokens may be refused.",
-            known.remedy,
-        )
-    else:
-        yield Problem("clock", "fine", f"The clock of {sheet.node} is right", sheet.node)
+    found = [warning(one, sheet.node) for one in rules.clock(sheet)]
+    yield from found or [Problem("clock", "fine", f"The clock of {sheet.node} is right", sheet.node)]
 
 
 def _disk(sheet: Sheet) -> Iterator[Problem]:
@@ -82,7 +72,7 @@ def _disk(sheet: Sheet) -> Iterator[Problem]:
     if root is None or root.available_bytes is None:
         return
     free = f"{root.available_bytes / GIB:.1f} GiB free on / of {sheet.node}"
-    if root.available_bytes < 2 * GIB:
+    if root.available_bytes < rules.FULL_BYTES:
         known = REASONS["disk_full"]
         yield Problem(
             "disk_full", "stop", f"Only {free}", sheet.node, "Logs and compile caches need room.", known.remedy
@@ -95,25 +85,4 @@ def compare(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
     """What must be alike on all nodes of a group."""
     if len(sheets) < 2:
         return
-    sizes = {sheet.node: sheet.memory.total_bytes for sheet in sheets if sheet.memory and sheet.memory.total_bytes}
-    if sizes and max(sizes.values()) - min(sizes.values()) > 4 * GIB:
-        smallest = min(sizes, key=lambda node: sizes[node])
-        yield Problem(
-            "unequal_memory",
-            "warn",
-            f"{smallest} has less memory than the others",
-            smallest,
-            "All ranks of a tensor-parallel group are sized by the smallest.",
-            "Nothing to do if that is meant.",
-            ", ".join(f"{node} {size / GIB:.1f} GiB" for node, size in sizes.items()),
-        )
-    drivers = {sheet.node: sheet.gpus.driver for sheet in sheets if sheet.gpus and sheet.gpus.driver}
-    if len(set(drivers.values())) > 1:
-        yield Problem(
-            "driver_differs",
-            "warn",
-            "The nodes have different drivers",
-            meaning="NCCL and CUDA graphs may behave differently.",
-            remedy="Bring both to the same driver.",
-            evidence=", ".join(f"{n} {d}" for n, d in drivers.items()),
-        )
+    yield from (warning(one) for one in (*group.unequal_memory(sheets), *group.different_drivers(sheets)))

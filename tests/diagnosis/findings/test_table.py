@@ -1,0 +1,343 @@
+"""Each finding with a sheet that has it and a neighbour that has not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.diagnosis.findings import SEVERITIES, TABLE, Finding, findings
+from apps.facts.sheet import Evidence, Sheet
+from apps.facts.values import (
+    Address,
+    Container,
+    Disk,
+    Docker,
+    Gpu,
+    Gpus,
+    Hca,
+    Image,
+    Killed,
+    Listener,
+    Memory,
+    Privileges,
+    Software,
+    Unit,
+)
+from tests.plan import sheets as made
+
+GIB = 1 << 30
+SPARK = made.spark("spark-1", 12, used_gib=6.0, management="10.0.0.1")
+OTHER = made.spark("spark-2", 13, used_gib=6.0, management="10.0.0.2")
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "findings.md"
+VLLM = Software("image:old", {"vllm": "0.14.0rc2", "torch": "2.9.1"}, "12.1a", "sha256:old")
+OLD_IMAGE = Image("old:latest", "sha256:old", None, "arm64")
+
+
+def one(**changes: Any) -> dict[str, Sheet]:
+    """A Spark with other facts."""
+    return {"spark-1": replace(SPARK, **changes)}
+
+
+def two(**changes: Any) -> dict[str, Sheet]:
+    """Two Sparks, the second with other facts."""
+    return {"spark-1": SPARK, "spark-2": replace(OTHER, **changes)}
+
+
+def gpus(**changes: Any) -> Gpus:
+    assert SPARK.gpus is not None
+    return replace(SPARK.gpus, **changes)
+
+
+def machine(**changes: Any) -> Any:
+    assert SPARK.machine is not None
+    return replace(SPARK.machine, **changes)
+
+
+def memory(**changes: Any) -> Memory:
+    assert SPARK.memory is not None
+    return replace(SPARK.memory, **changes)
+
+
+def hcas(*states: str | None, rate: float = 200.0) -> tuple[Hca, ...]:
+    """The four ports of a Spark, in the order of the first cable's twins and the second's."""
+    ports = SPARK.fabric or ()
+    return tuple(
+        replace(port, state=state, rate_gbps=rate if state == "ACTIVE" else None)
+        for port, state in zip(ports, states, strict=True)
+    )
+
+
+def links(**by_name: dict[str, Any]) -> Any:
+    return tuple(replace(each, **by_name.get(each.name, {})) for each in SPARK.interfaces or ())
+
+
+def vllm(name: str = "vllm_node", **more: Any) -> Container:
+    fields: dict[str, Any] = {"state": "running", "pid": 41, "image": "vllm-node", "memory_bytes": 80 * GIB, **more}
+    return Container(name, "id", **fields)
+
+
+UNIT = Unit("vllm-cluster.service", active="active", enabled="enabled", containers=("vllm_node",), vendor=False)
+SPEC = {"image": "old:latest", "model_path": made.MODEL_PATH, "runtime": "docker", "cluster": "ray"}
+FABRIC = ("enp1s0f0np0", "enP2p1s0f0np0")
+
+# name -> sheets (and spec) that have the finding, and the nearest ones that have not
+CASES: dict[str, tuple[Any, Any]] = {
+    "gpu_lost": (one(gpus=gpus(problem="gpu_lost", evidence="GPU is lost")), one()),
+    "driver_mismatch": (one(gpus=Gpus(problem="driver_mismatch")), one(gpus=gpus(library="580.95.05"))),
+    "driver_not_running": (one(gpus=Gpus(problem="driver_not_running")), one()),
+    "gpu_failed": (one(gpus=Gpus(problem="something_new")), one(gpus=gpus(problem="bad_query_field"))),
+    "gpu_denied": (one(gpus=Gpus(problem="gpu_denied")), one()),
+    "image_arch": (
+        (one(images=(replace(OLD_IMAGE, arch="amd64"),), software=(VLLM,)), SPEC),
+        (one(images=(replace(OLD_IMAGE, arch=None),), software=(VLLM,)), SPEC),
+    ),
+    "driver_too_old": (
+        (one(images=(replace(OLD_IMAGE, env={"NVIDIA_REQUIRE_CUDA": "cuda>=13.1"}),)), SPEC),
+        (one(images=(replace(OLD_IMAGE, env={"NVIDIA_REQUIRE_CUDA": "cuda>=13.0 driver>=470,driver<471"}),)), SPEC),
+    ),
+    "ray_missing": (
+        (one(images=(OLD_IMAGE,), software=(VLLM,)), SPEC),
+        (one(images=(OLD_IMAGE,), software=(VLLM,)), SPEC | {"cluster": "native"}),
+    ),
+    "docker_down": (one(docker=Docker(True, problem="docker_down")), one(docker=None)),
+    "docker_denied": (one(docker=Docker(True, problem="docker_denied")), one()),
+    "docker_missing": (
+        one(docker=Docker(False)),
+        (one(docker=Docker(False)), {"runtime": "process", "executable": "/opt/venv/bin/vllm"}),
+    ),
+    "toolkit_missing": (one(docker=Docker(True, runtimes=("runc",))), one(docker=Docker(True, runtimes=()))),
+    "disk_full": (one(disks=(Disk("/", available_bytes=GIB),)), one(disks=(Disk("/", available_bytes=None),))),
+    "disk_low": (
+        one(disks=(Disk("/models", size_bytes=900 * GIB, available_bytes=9 * GIB),)),
+        one(disks=(Disk("/dev/shm", size_bytes=60 * GIB, available_bytes=9 * GIB),)),
+    ),
+    "fabric_not_shared": (
+        two(
+            interfaces=links(enp1s0f0np0={"addresses": (Address("192.168.9.2", 24),)}, enP2p1s0f0np0={"addresses": ()})
+        ),
+        two(),
+    ),
+    "fabric_down": (one(fabric=hcas(*["DOWN"] * 4)), one(fabric=hcas(None, None, "DOWN", "DOWN"))),
+    "fabric_half_up": (
+        one(fabric=hcas("ACTIVE", "DOWN", "DOWN", "DOWN")),
+        one(fabric=hcas("ACTIVE", None, "DOWN", "DOWN")),
+    ),
+    "fabric_port_unused": (one(), one(fabric=hcas("ACTIVE", "ACTIVE", None, None))),
+    "twins_in_same_subnet": (
+        one(interfaces=links(enP2p1s0f0np0={"addresses": (Address("192.168.200.9", 24),)})),
+        one(),
+    ),
+    "twin_without_address": (
+        one(interfaces=links(enP2p1s0f0np0={"addresses": ()})),
+        one(interfaces=links(enp1s0f0np0={"addresses": ()}, enP2p1s0f0np0={"addresses": ()})),
+    ),
+    "fabric_mtu": (one(interfaces=links(enp1s0f0np0={"mtu": 1500})), one(interfaces=links(enp1s0f0np0={"mtu": None}))),
+    "fabric_mtu_unequal": (
+        two(
+            interfaces=tuple(
+                replace(each, mtu=1500) if each.name in FABRIC else each for each in OTHER.interfaces or ()
+            )
+        ),
+        two(),
+    ),
+    "fabric_link_local": (
+        one(
+            interfaces=links(enp1s0f0np0={"addresses": (Address("169.254.3.4", 16),)}, enP2p1s0f0np0={"addresses": ()})
+        ),
+        one(interfaces=links(enp1s0f0np0={"addresses": (Address("169.254.3.4", 16),)})),
+    ),
+    "fabric_slow": (
+        one(fabric=hcas("ACTIVE", "ACTIVE", "DOWN", "DOWN", rate=40.0)),
+        one(fabric=hcas("ACTIVE", "ACTIVE", "DOWN", "DOWN", rate=100.0)),
+    ),
+    "fabric_speed_unequal": (two(fabric=hcas("ACTIVE", "ACTIVE", "DOWN", "DOWN", rate=100.0)), two()),
+    "no_rdma": (one(fabric=()), one(fabric=None)),
+    "ib_tools_absent": (
+        one(evidence={"fabric-tools": Evidence("", "", 0)}),
+        one(evidence={"fabric-tools": Evidence("", "", None, True)}),
+    ),
+    "memory_held": (
+        one(containers=(vllm(),)),
+        one(containers=(vllm(memory_bytes=None, image="busybox", name="box"),)),
+    ),
+    "memory_ours": (one(containers=(vllm(labels={"sparkweb.deployment": "3"}),)), one(containers=(vllm(),))),
+    "units_restart": (
+        one(containers=(vllm(),), units=(UNIT,)),
+        one(units=(Unit("cron.service", active="active", enabled="enabled", vendor=True),)),
+    ),
+    "memory_critical": (
+        one(memory=memory(available_bytes=2 * GIB)),
+        one(memory=memory(available_bytes=None)),
+    ),
+    "killed_for_memory": (one(killed=(Killed("global", "python3", 4, line="Out of memory: Killed"),)), one(killed=())),
+    "oomd_killed": (one(killed=(Killed("oomd", unit="session-3.scope"),)), one(killed=None)),
+    "swap_in_use": (
+        one(memory=memory(swap_total_bytes=16 * GIB, swap_free_bytes=2 * GIB)),
+        one(memory=memory(swap_total_bytes=16 * GIB, swap_free_bytes=None)),
+    ),
+    "unequal_memory": (two(memory=memory(total_bytes=60 * GIB)), two(memory=memory(total_bytes=None))),
+    "driver_differs": (two(gpus=gpus(driver="570.1")), two(gpus=gpus(driver=None))),
+    "image_differs": (
+        two(images=tuple(replace(each, id="sha256:new") for each in OTHER.images or ()), software=()),
+        two(images=None),
+    ),
+    "versions_differ": (
+        two(software=(replace((OTHER.software or ())[0], versions={"vllm": "0.17.0", "ray": "2.49.0"}),)),
+        two(software=(replace((OTHER.software or ())[0], versions={"vllm": "0.17.1rc1"}),)),
+    ),
+    "image_too_old": (one(software=(VLLM,)), one(software=(replace(VLLM, versions={"vllm": "0.17.1rc1"}),))),
+    "image_gpu_code": (
+        one(software=(replace(VLLM, cuda_arch_list="9.0;12.0a"),)),
+        one(software=(replace(VLLM, cuda_arch_list="9.0 12.0"),)),
+    ),
+    "model_incomplete": (
+        one(models=(replace(made.MODEL, complete=False, shards=38),)),
+        one(models=(replace(made.MODEL, complete=None, shards=38),)),
+    ),
+    "exposed": (
+        one(containers=(vllm(ports=("0.0.0.0:8000->8000/tcp",)),), listeners=(Listener("0.0.0.0", 8000),)),
+        one(
+            containers=(vllm(command="vllm serve m --port 8000 --api-key ***"),), listeners=(Listener("0.0.0.0", 8000),)
+        ),
+    ),
+    "ray_dashboard_open": (one(listeners=(Listener("::", 8265),)), one(listeners=(Listener("127.0.0.1", 8265),))),
+    "container_restarting": (
+        one(containers=(vllm(state="restarting", restarts=14, exit_code=1),)),
+        one(containers=(vllm(restarts=2),)),
+    ),
+    "container_unhealthy": (
+        one(containers=(vllm(health="unhealthy"),)),
+        one(containers=(vllm(health="unhealthy", state="exited"),)),
+    ),
+    "container_killed": (
+        one(containers=(vllm(state="exited", oom_killed=True, exit_code=137),)),
+        one(containers=(vllm(state="exited", oom_killed=None, exit_code=137),)),
+    ),
+    "unit_failed": (
+        one(units=(replace(UNIT, active="failed", enabled=None),)),
+        one(units=(replace(UNIT, active=None),)),
+    ),
+    "remove_ipc": (
+        one(privileges=Privileges("all", linger=False, remove_ipc=True)),
+        one(privileges=Privileges("all", linger=None, remove_ipc=True)),
+    ),
+    "clock_skew": (
+        one(machine=machine(clock_unix_s=made.TAKEN_AT - 95)),
+        one(machine=machine(clock_unix_s=None)),
+    ),
+    "temperature_high": (one(gpus=gpus(gpus=(Gpu(0, "NVIDIA GB10", temp_c=91),))), one()),
+    "no_driver": (one(gpus=Gpus(problem="no_driver")), one(gpus=None)),
+    "unreadable": (one(gpus=None), one()),
+    "no_gpu": (one(gpus=Gpus()), one()),
+    "sudo_password": (one(privileges=Privileges("password")), one(privileges=Privileges("some"))),
+    "no_internet": (one(internet=False), one(internet=None)),
+    "inside_a_container": (one(machine=machine(virtualization="lxc")), one(machine=machine(virtualization="kvm"))),
+}
+
+
+def read(case: Any) -> dict[str, Finding]:
+    sheets, spec = case if isinstance(case, tuple) else (case, None)
+    return {finding.name: finding for finding in findings(sheets, spec=spec)}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_sheet_that_has_it_and_a_neighbour_that_has_not(name: str) -> None:
+    has, has_not = CASES[name]
+    found = read(has).get(name)
+    assert found is not None
+    assert name not in read(has_not)
+    assert found.nodes and found.sentence and found.meaning and found.remedy
+    assert "None" not in f"{found.sentence} {found.meaning} {found.remedy} {found.evidence}"
+    assert SEVERITIES.index(found.severity) >= SEVERITIES.index(TABLE[name].severity)
+
+
+def test_a_plain_spark_has_nothing_but_an_unused_port() -> None:
+    assert [finding.name for finding in findings({"spark-1": SPARK})] == ["fabric_port_unused"]
+
+
+def test_nothing_is_known_of_an_empty_sheet() -> None:
+    (finding,) = findings({"node": Sheet("node", 1.0)})
+    assert finding.name == "unreadable"
+    assert finding.sentence == "machine, memory, gpus, docker and interfaces of node could not be read"
+
+
+def test_worst_first() -> None:
+    found = findings(made.pair() | one(gpus=Gpus(problem="gpu_lost"), killed=(Killed("oomd", unit="a.scope"),)))
+    severities = [SEVERITIES.index(finding.severity) for finding in found]
+    assert severities == sorted(severities)
+    assert found[0].name == "gpu_lost"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (one(machine=machine(clock_unix_s=made.TAKEN_AT - 95)), "The clock of spark-1 is 95 s behind"),
+        (one(machine=machine(clock_unix_s=made.TAKEN_AT + 86400 * 30)), "The clock of spark-1 is 30 days ahead"),
+        (
+            one(containers=(vllm(state="restarting", restarts=None),)),
+            "vllm_node on spark-1 restarts again and again",
+        ),
+        (
+            one(models=(replace(made.MODEL, complete=False, shards=None, shards_expected=None),)),
+            f"{made.MODEL_PATH} on spark-1 is incomplete",
+        ),
+    ],
+)
+def test_no_figure_where_none_is_known(change: dict[str, Sheet], sentence: str) -> None:
+    assert sentence in [finding.sentence for finding in findings(change)]
+
+
+def test_a_clock_measured_elsewhere_counts_more() -> None:
+    assert "clock_skew" in {one.name for one in findings({"spark-1": SPARK}, clock_offsets_s={"spark-1": -61.0})}
+
+
+def test_what_nobody_asked_for_is_a_note() -> None:
+    sheets = one(images=(replace(OLD_IMAGE, arch="amd64"),), software=(VLLM,))
+    assert read(sheets)["image_arch"].severity == "note"
+    assert read((sheets, SPEC))["image_arch"].severity == "bad"
+
+
+def test_an_old_image_beside_a_new_one_is_a_note() -> None:
+    new = replace(VLLM, where="image:new", versions={"vllm": "0.17.1"}, image_id="sha256:new")
+    assert read(one(software=(VLLM,)))["image_too_old"].severity == "warn"
+    assert read(one(software=(VLLM, new)))["image_too_old"].severity == "note"
+
+
+def test_only_the_nodes_of_the_spec() -> None:
+    spec = {"nodes": ["spark-5be3"]}
+    assert {node for finding in findings(made.pair(), spec=spec) for node in finding.nodes} == {"spark-5be3"}
+
+
+def test_estimated_memory_says_so() -> None:
+    sheet = replace(made.head(), containers=tuple(replace(each, memory_bytes=None) for each in made.OLD_STACK))
+    (held,) = [finding for finding in findings({sheet.node: sheet}) if finding.name == "memory_held"]
+    assert held.sentence.startswith("About ")
+    assert "about" in held.meaning
+
+
+def rows_of(text: str) -> list[tuple[str, ...]]:
+    return [
+        tuple(cell.strip() for cell in line.strip("|").split(" | "))
+        for line in text.splitlines()
+        if line.startswith("| `")
+    ]
+
+
+def test_the_document_lists_exactly_the_table() -> None:
+    written = rows_of(DOCS.read_text())
+    assert written == [
+        (f"`{known.name}`", known.severity, known.title, known.meaning, known.remedy) for known in TABLE.values()
+    ]
+
+
+def test_the_table_speaks_in_sentences() -> None:
+    words: Callable[[str], bool] = lambda text: bool(re.search(r"[.!)]$", text)) and "|" not in text  # noqa: E731
+    for known in TABLE.values():
+        assert words(known.meaning), known.name
+        assert words(known.remedy), known.name
+        assert not known.title.endswith(".")
