@@ -19,7 +19,11 @@ RUN groupadd --gid 10001 sparkweb \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin sparkweb \
     && install -d -m 0700 -o 10001 -g 10001 /var/lib/sparkweb
 COPY --from=packages /opt/sparkweb /opt/sparkweb
-COPY . /app
+COPY manage.py pyproject.toml LICENSE /app/
+COPY apps /app/apps
+COPY sparkweb /app/sparkweb
+COPY static /app/static
+COPY templates /app/templates
 WORKDIR /app
 RUN /opt/sparkweb/bin/python -m compileall -q apps sparkweb
 ENV VAR=/var/lib/sparkweb \

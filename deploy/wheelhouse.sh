@@ -16,9 +16,18 @@ for minor in $(seq 34 -1 5); do # Debian 12 has glibc 2.36; nothing that we use 
 done
 mkdir -p "$folder"
 cp requirements.lock "$folder/requirements.lock"
+# Conditions are left to the image's own Python, which may be another patch version than this machine's.
+unconditional=$folder/unconditional.lock
+sed 's/^\([^ ]*==[^ ]*\) ;[^\\]*/\1 /' requirements.lock >"$unconditional"
+log=$folder/download.log
 # shellcheck disable=SC2086  # one word per argument is meant
-"$python" -m pip download --disable-pip-version-check --no-input --progress-bar off --quiet --dest "$folder" \
+if ! "$python" -m pip download --disable-pip-version-check --no-input --progress-bar off --dest "$folder" \
     --require-hashes --no-deps --only-binary :all: --implementation cp --python-version "$version" \
     --abi "cp$(echo "$version" | tr -d .)" --abi abi3 --abi none $platforms --platform "manylinux2014_$arch" --platform any \
-    -r requirements.lock
+    -r "$unconditional" >"$log" 2>&1; then
+    grep -v '^WARNING: Location' "$log" | tail -n 12 >&2
+    echo "wheelhouse: fetching failed; above is the end of $log" >&2
+    exit 1
+fi
+rm "$log" "$unconditional"
 echo "wheelhouse: $(find "$folder" -name '*.whl' | wc -l) wheels in $folder, $(du -sh "$folder" | cut -f1)"

@@ -299,7 +299,7 @@ def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     except KeyError:
         file = None
     if file is None:
-        raise BackupFailed(f"{tar.name} is no whole backup: {name} is missing in it. Take another copy of it.")
+        raise BackupFailed(f"{tar.name!s} is no whole backup: {name} is missing in it. Take another copy of it.")
     return file
 
 

@@ -3,7 +3,7 @@
 import os
 
 from celery import Celery
-from celery.signals import worker_ready
+from celery.signals import after_task_publish, beat_init, worker_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
 
@@ -29,3 +29,16 @@ def say_alive(**_: object) -> None:
     from apps.runs import heartbeat
 
     heartbeat.start()
+
+
+@beat_init.connect
+def note_the_beat(**_: object) -> None:
+    """Each message that beat could send leaves its time on VAR/run/beat, for `serve beat --healthy`."""
+    from django.conf import settings
+
+    note = settings.VAR / "run" / "beat"
+
+    def sent(**_: object) -> None:
+        note.touch()
+
+    after_task_publish.connect(sent, weak=False)

@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from sparkweb.backing import BackupFailed, backup
+from apps.audit import COMMAND_LINE, record
+from sparkweb.backing import BackupFailed, Manifest, backup
+
+STANDARD_OUTPUT = Path("-")
 
 
 class Command(BaseCommand):
-    help = "Back up the database to FILE. The keys that open its credentials are left out, unless --with-keys FILE."
+    help = "Back up the database to FILE (- for standard output). The keys are left out, unless --with-keys FILE."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path)
         parser.add_argument(
-            "--with-keys", type=Path, metavar="FILE", help="also write the keys, to a file of their own (0600)"
+            "--with-keys", type=Path, metavar="FILE", help="also write the keys, to a file of their own"
         )
-        parser.add_argument(
-            "--portable", action="store_true", help="one that fits SQLite and PostgreSQL of this same version"
-        )
+        parser.add_argument("--portable", action="store_true", help="fits SQLite and PostgreSQL, of this same version")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        file, keys = options["file"], options["with_keys"]
         try:
-            manifest = backup(options["file"], portable=options["portable"], keys=options["with_keys"])
+            if file == STANDARD_OUTPUT:
+                manifest = to_standard_output(portable=options["portable"], keys=keys)
+            else:
+                manifest = backup(file, portable=options["portable"], keys=keys)
         except BackupFailed as problem:
             raise CommandError(str(problem)) from None
         except OSError as problem:
-            raise CommandError(f"{problem.filename or options['file']}: {problem.strerror}") from None
-        self.stdout.write(
-            f"{options['file']}: {manifest.kind}, {manifest.bytes} bytes, {sum(manifest.rows.values())} rows, "
+            raise CommandError(f"{problem.filename or file}: {problem.strerror}") from None
+        record(
+            COMMAND_LINE,
+            "installation:backed_up",
+            object_type="installation",
+            after={"kind": manifest.kind, "sha256": manifest.sha256, "keys": keys is not None},
+        )
+        self._tell(manifest, file, keys)
+
+    def _tell(self, manifest: Manifest, file: Path, keys: Path | None) -> None:
+        said = asdict(manifest)
+        self.stderr.write(
+            f"{file}: {said['kind']}, {said['bytes']} bytes, {sum(manifest.rows.values())} rows, "
             f"{manifest.audit_entries} audit entries, head {manifest.audit_head[:12]}"
         )
-        if options["with_keys"]:
-            self.stdout.write(
-                f"{options['with_keys']}: the keys. Whoever has both files has every credential: keep them apart."
-            )
+        if keys:
+            self.stderr.write(f"{keys}: the keys. Whoever has both files has every credential: keep them apart.")
         else:
-            self.stdout.write(
-                "The keys are not in it: keep VAR/keys or your secret files as well, or nothing sealed opens again."
+            self.stderr.write(
+                "The keys are not in it: keep VAR/keys or your secret files too, else nothing sealed opens again."
             )
+
+
+def to_standard_output(*, portable: bool, keys: Path | None) -> Manifest:
+    if os.isatty(sys.stdout.fileno()):
+        raise BackupFailed("standard output is a terminal: redirect it into a file")
+    with tempfile.TemporaryDirectory(prefix="backup-", dir=settings.VAR) as folder:
+        whole = Path(folder) / "backup.tar"
+        manifest = backup(whole, portable=portable, keys=keys)
+        with whole.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return manifest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 import urllib.error
 from datetime import timedelta
@@ -13,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.utils import timezone
 
 from apps.people import services as people
@@ -24,7 +23,7 @@ from sparkweb.management.commands.up import prepare
 
 PATIENCE_S = 60.0  # a database or Redis that starts at the same time as we do
 SILENT_S = 20.0
-BEAT_SILENT_S = 600.0  # Celery's beat writes its schedule every 180 s
+BEAT_SILENT_S = 60.0
 TRANSIENT = {"sparkweb.E001", "sparkweb.E005"}
 
 
@@ -61,7 +60,8 @@ class Command(BaseCommand):
 
     def _run(self, part: str) -> None:
         refuse_unless_sound(migrated=True, with_redis=True)
-        (settings.VAR / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (settings.VAR / "run", settings.STATIC_ROOT):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             program = next(
                 found
@@ -108,24 +108,27 @@ def healthy(part: str) -> None:
     elif part == "worker":
         _worker_beats()
     elif part == "beat":
-        _beat_writes(settings.VAR / "run")
+        _beat_sends(settings.VAR / "run" / "beat")
 
 
 def _web_answers() -> None:
     try:
-        supervising.ask_own("/healthz", host=settings.HOST, port=settings.PORT, timeout=5)
+        supervising.ask_own("/healthz", host=settings.HOST, port=settings.PORT, timeout=15)
     except (urllib.error.URLError, OSError, ValueError) as problem:
         raise CommandError(f"the server does not answer: {problem}") from None
 
 
 def _worker_beats() -> None:
     since = timezone.now() - timedelta(seconds=SILENT_S)
-    if not WorkerBeat.objects.filter(name__startswith=f"{socket.gethostname()}:", at__gte=since).exists():
+    try:
+        alive = WorkerBeat.objects.filter(name__startswith=f"{socket.gethostname()}:", at__gte=since).exists()
+    except DatabaseError as problem:
+        raise CommandError(f"the database does not answer: {problem}") from None
+    if not alive:
         raise CommandError(f"no worker of {socket.gethostname()} was heard within {SILENT_S:.0f} s")
 
 
-def _beat_writes(folder: Path) -> None:
-    times = [path.stat().st_mtime for path in folder.glob("beat-schedule*")]
-    if not times or time.time() - max(times) > BEAT_SILENT_S:
-        raise CommandError(f"beat has not written its schedule for {BEAT_SILENT_S:.0f} s")
-    sys.stdout.write("alive\n")
+def _beat_sends(note: Path) -> None:
+    allowed = max(BEAT_SILENT_S, 5 * settings.REAP_PERIOD_S)
+    if not note.exists() or time.time() - note.stat().st_mtime > allowed:
+        raise CommandError(f"beat has sent nothing for {allowed:.0f} s")

@@ -37,6 +37,7 @@ class Command(BaseCommand):
         refuse_broken(checks.database_writable() or checks.key_opens_what_is_stored())
         prepare()
         refuse_broken(checks.problems(with_redis=bool(env.text("REDIS_URL"))))
+        settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # WhiteNoise warns where it is missing
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
         interruptible()
         try:

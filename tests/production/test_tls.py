@@ -1,0 +1,117 @@
+"""The server's own TLS, from settings to the socket."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sparkweb import tls
+from tests.live.conftest import redis_url
+from tests.production.conftest import ROOT, Installation
+from tests.production.visit import Site, check_the_way_in
+
+__all__ = ["redis_url"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def link_of(said: str) -> str:
+    found = re.search(r"/sign-in/\S+", said)
+    assert found, said
+    return found.group(0)
+
+
+def test_sign_in_and_socket_over_our_own_certificate(tmp_path: Path, redis_url: str) -> None:
+    port = free_port()
+    origin = f"https://localhost:{port}"
+    place = Installation(
+        tmp_path / "v", {"PORT": str(port), "ORIGINS": origin, "TLS_SELF_SIGNED": "1", "REDIS_URL": redis_url}
+    )
+    place.manage("serve", "prepare")
+    links = [
+        link_of(place.manage("person", "add", "Ana", "--role", "admin")),
+        link_of(place.manage("person", "add", "Ben", "--role", "viewer")),
+    ]
+    log = (tmp_path / "web.log").open("w+")
+    server = subprocess.Popen(
+        [sys.executable, "manage.py", "serve", "web"], cwd=ROOT, env=place.environment, stdout=log, stderr=log
+    )
+    try:
+        wait_until_it_answers(place, server)
+        certificate = place.folder / "tls" / "certificate.pem"
+        browser = check_the_way_in(Site(origin, certificate), links)
+        cookie = next(cookie for cookie in browser.cookies.jar if "csrf" not in cookie.name)
+        assert cookie.secure and cookie.name.startswith("__Host-")
+        answer = browser.get("/sign-in")
+        assert "max-age=31536000" in answer.headers["Strict-Transport-Security"]
+        assert f"wss://localhost:{port}" in answer.headers["Content-Security-Policy"]
+        assert "Plain HTTP" not in browser.get("/").text
+        with pytest.raises(httpx.TransportError):  # nothing speaks plain HTTP there
+            httpx.get(f"http://localhost:{port}/healthz", trust_env=False)
+        assert (
+            browser.get(f"https://127.0.0.1:{port}/healthz", extensions={"sni_hostname": "localhost"}).status_code
+            == 400
+        )
+        log.seek(0)
+        said = log.read()
+        assert tls.fingerprint(certificate) in said and origin in said
+    finally:
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(20) in (0, -signal.SIGTERM)
+        log.seek(0)
+        assert "Traceback" not in log.read()
+
+
+def wait_until_it_answers(place: Installation, server: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    port = int(place.settings["PORT"])
+    while True:
+        assert server.poll() is None and time.monotonic() < until
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            break
+        except OSError:
+            time.sleep(0.2)
+    place.manage("serve", "web", "--healthy")
+
+
+def test_a_certificate_is_made_kept_and_renewed(tmp_path: Path) -> None:
+    origins = ["https://sparkweb.example", "https://10.0.0.1:8443", "https://[::1]:8443", "https://bücher.example"]
+    files = tls.self_signed(tmp_path / "tls", origins)
+    assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+    first = files.certificate.read_bytes()
+    assert tls.self_signed(tmp_path / "tls", origins[:2]).certificate.read_bytes() == first  # its names suffice
+    decoded = ssl._ssl._test_decode_cert(str(files.certificate))  # type: ignore[attr-defined]
+    assert ("DNS", "sparkweb.example") in decoded["subjectAltName"] and ("IP Address", "10.0.0.1") in decoded[
+        "subjectAltName"
+    ]
+    tls.self_signed(tmp_path / "tls", ["https://other.example"])
+    assert files.certificate.read_bytes() != first
+    files.key.write_text("damaged")
+    tls.self_signed(tmp_path / "tls", ["https://other.example"])
+    tls.checked(files)
+
+
+def test_a_bad_pair_is_named(tmp_path: Path) -> None:
+    one, two = (
+        tls.self_signed(tmp_path / "a", ["https://a.example"]),
+        tls.self_signed(tmp_path / "b", ["https://b.example"]),
+    )
+    with pytest.raises(tls.BadCertificate, match="no pair"):
+        tls.checked(tls.Files(one.certificate, two.key))
+    with pytest.raises(tls.BadCertificate, match=r"TLS_KEY=.*can't be read"):
+        tls.checked(tls.Files(one.certificate, tmp_path / "none.pem"))
