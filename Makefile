@@ -17,7 +17,7 @@ world := $(if $(FACTOR),--factor $(FACTOR)) $(if $(SHARDS),--shards $(SHARDS))
 once := $(if $(filter-out 0 no false,$(ONCE)),--once)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real up test check lock screenshots lab-test bench clean runtime engine
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test bench clean runtime engine test-postgres wheelhouse
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -56,6 +56,12 @@ lock: ## write the lock files anew (UPGRADE=1 takes newer versions)
 
 screenshots: setup ## every page, desktop and phone, light and dark, into var/screenshots/
 	@$(bin)/python -m pytest -n 0 tests/browser -m browser -k screenshots
+
+test-postgres: setup ## the tests that use the database, on a PostgreSQL of their own (Debian's, started and ended here)
+	@JOBS=$(JOBS) sh scripts/postgres.sh $(TESTS)
+
+wheelhouse: setup ## fetch the wheels that the image is built from (deploy/wheelhouse, by hash)
+	@sh deploy/wheelhouse.sh
 
 lab-test: setup ## the pretend Sparks alone
 	@$(bin)/python -m pytest -n $(JOBS) tests/lab $(TESTS)

@@ -110,7 +110,7 @@ def test_damage_is_found_before_anything_changes(databases: Databases, old: Old,
     whole, cut = old.file.read_bytes(), tmp_path / "cut.tar"
     for size in (0, 100, 600, len(whole) // 2, len(whole) * 2 // 3):
         cut.write_bytes(whole[:size])
-        with pytest.raises(backing.BackupFailed, match="no whole backup|damaged"), backing.opened(cut):
+        with pytest.raises(backing.BackupFailed, match=r"no whole backup|damaged"), backing.opened(cut):
             pass
     said = old.place.manage("restore", str(cut), "--replace", fails=True)
     assert "no whole backup" in said or "damaged" in said
@@ -145,9 +145,11 @@ def test_manifests_are_not_trusted(old: Old, tmp_path: Path) -> None:
             backing.opened(changed(old.file, tmp_path / "c.tar", **values)),
         ):
             pass
-    with backing.opened(changed(old.file, tmp_path / "c.tar", migrations=migrations)) as (manifest, _):
-        with pytest.raises(backing.BackupFailed, match=r"runs\.0999_future"):
-            backing.refuse_newer(manifest)
+    with (
+        backing.opened(changed(old.file, tmp_path / "c.tar", migrations=migrations)) as (manifest, _),
+        pytest.raises(backing.BackupFailed, match=r"runs\.0999_future"),
+    ):
+        backing.refuse_newer(manifest)
 
 
 def test_another_trail_than_promised_is_said(databases: Databases, old: Old, tmp_path: Path) -> None:
