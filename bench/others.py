@@ -1,0 +1,2 @@
+def compared(folder, *, nodes, runs, only_ssh):
+    return {}
