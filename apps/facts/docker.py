@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """Docker as its own JSON tells it, and the ways in which it can't be asked."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """RDMA ports: sysfs first, ibstat, ibdev2netdev and rdma where they are installed."""
 
 from __future__ import annotations

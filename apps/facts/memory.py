@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """Main memory: /proc/meminfo, `free` in any unit and language, and who was killed for it."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """Addresses, links, routes and listeners, and which interface plays which part."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """What this login may do, and the traps of a login: RemoveIPC, linger, limits."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """`ray status` of every age."""
 
 from __future__ import annotations

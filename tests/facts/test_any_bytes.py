@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """Whatever comes, no parser raises; a cut, a \\r\\n or a foreign byte is no exception."""
 
 from __future__ import annotations

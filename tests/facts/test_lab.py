@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """The whole probe over real SSH on the pretend Sparks of the lab, whose tools were written from the real tools' formats."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# ruff: noqa: E501 (texts of real tools stay on one line)
+
 """Neighbours of the handed cases: other versions, orders, units, languages, missing and extra fields."""
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def spark(
         ),
         memory=Memory(TOTAL, available - 2 * GIB, available, 2 * GIB, 0, 0, 0),
         gpus=Gpus("580.95.05", "13.0", (Gpu(0, "NVIDIA GB10", unified=True),)),
-        disks=(Disk("/", "/dev/nvme0n1p2", 3_900_000_000_000, 400_000_000_000, 3_300_000_000_000),),
+        disks=(Disk("/", "/dev/nvme0n1p2", "ext4", 3_900_000_000_000, 400_000_000_000, 3_300_000_000_000),),
         docker=Docker(True, "28.3.3", "28.3.3", ("nvidia", "runc")),
         containers=held,
         images=(
@@ -307,7 +307,7 @@ def plain(node: str = "box") -> Sheet:
         ),
         memory=Memory(16 * GIB, 10 * GIB, 12 * GIB, 2 * GIB, 0, 0, 0),
         gpus=Gpus(),
-        disks=(Disk("/", "/dev/vda1", 100 * GIB, 50 * GIB, 50 * GIB),),
+        disks=(Disk("/", "/dev/vda1", "ext4", 100 * GIB, 50 * GIB, 50 * GIB),),
         docker=Docker(False, problem="docker_missing"),
         containers=(),
         images=(),
