@@ -199,9 +199,9 @@ def fact_rows(run: Run, ranks: list[dict[str, Any]], estimate: Estimate | None) 
     smoke = run.outcome.get("smoke") or {}
     if smoke:
         found.append(Fact("Completion", smoke.get("verdict", ""), "ok" if smoke.get("verdict") == "passed" else "bad"))
-    ray = _note_of(run, "ray")
-    if ray:
-        found.append(Fact("Ray", ray))
+    nodes, _, rest = _note_of(run, "ray").removeprefix("Ray shows ").partition(", ")
+    if nodes:
+        found.append(Fact("Ray", nodes, about=rest))
     transport = facts.get("transport")
     if transport:
         network = str(facts.get("network", ""))

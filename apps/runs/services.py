@@ -33,6 +33,7 @@ from apps.runs.models import ACTIVE, Reservation, Run, Step, WorkerBeat
 log = logging.getLogger(__name__)
 WORKER_SILENT_S = 10.0
 SCAN_WAIT_S = 40.0
+SSH_PORT = 22
 PLANNED = ("launch", "relaunch", "stop")
 ACTIONS = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
 LONGEST_REASON = 2000
@@ -116,7 +117,7 @@ def enrol(
         raise Refused(
             run.reason or "internal",
             reason.sentence if reason else "The node could not be looked at.",
-            field="jump" if (run.reason or "").startswith("jump") else "address",
+            field=_field_of(run.reason or "", port=number),
             evidence=run.evidence,
             remedy=reason.remedy if reason else "Look at the worker's log.",
         )
@@ -130,6 +131,13 @@ def enrol(
         jump=jump,
         found=run.outcome["host_keys"],
     )
+
+
+def _field_of(reason: str, *, port: int) -> str:
+    """Which field of a new node a person would correct. A door that is shut behind port 22 is more likely another machine's."""
+    if reason.startswith("jump"):
+        return "jump"
+    return "port" if reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT else "address"
 
 
 def rescan(actor: Actor, node: Node) -> Run:

@@ -50,7 +50,7 @@ def test_unknown_host(worker):
 
 def test_refused_port(worker):
     no = refused(port=free_port())
-    assert no.reason == "ssh_refused" and "refused" in no.evidence.lower()
+    assert no.reason == "ssh_refused" and "refused" in no.evidence.lower() and no.field == "port"
 
 
 def test_something_that_is_not_ssh(worker):
