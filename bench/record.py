@@ -21,7 +21,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         key = Path(folder) / "key"
         make_key(key)
-        options = ["-F", "none", "-q", "-i", str(key), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
+        options = [
+            "-F",
+            "none",
+            "-q",
+            "-i",
+            str(key),
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+        ]
         with Lab.start(Path(folder) / "lab") as lab:
             lab.authorize(key.with_suffix(".pub").read_text().strip())
             words = ["ssh", *options, "-p", str(lab.nodes[NODE].port), f"{USER}@127.0.0.1", "/bin/sh -s"]

@@ -1,0 +1,171 @@
+"""The benchmarks run, count what fails, and tell figures with units. Nothing here judges how long anything took."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from apps.facts import probe as facts
+from apps.remote.ssh import written_out
+from bench import __main__ as command
+from bench import environment, measure, others, probe, replay
+from tests.openssh import SSHD, make_key
+
+needs_keygen = pytest.mark.skipif(
+    shutil.which("ssh-keygen") is None, reason="no ssh-keygen: apt-get install openssh-client"
+)
+needs_sshd = pytest.mark.skipif(SSHD is None, reason="no OpenSSH server here: apt-get install openssh-server")
+
+
+def test_the_recording_is_an_answer_to_the_probe_of_today() -> None:
+    sections = facts.read(replay.NONCE.decode(), replay.ANSWER.read_bytes())
+    assert set(facts.PROBE) <= set(sections), "the probe asks for more now: record anew with python -m bench.record"
+    sheet = facts.sheet_from("node", 1.0, sections)
+    assert sheet.machine is not None and sheet.memory is not None
+    assert sheet.gpus is not None and sheet.containers and sheet.models
+
+
+def test_a_replayed_answer_has_the_marker_and_the_nonce_that_were_asked_for() -> None:
+    nonce, marker = "a1b2c3d4e5f6a1b2c3d4e5f6", "0123456789abcdef0123456789abcdef"
+    sent = written_out(facts.script(facts.PROBE, nonce=nonce), b"", marker)
+    stdout, stderr = replay.answered(sent, replay.ANSWER.read_bytes())
+    assert stdout.startswith(marker.encode()) and stderr == marker.encode()
+    assert replay.NONCE not in stdout
+    assert set(facts.read(nonce, stdout)) >= set(facts.PROBE)
+
+
+def test_a_script_that_is_no_probe_gets_no_recording() -> None:
+    assert replay.answered(b"printf %s 00112233445566778899aabbccddeeff; echo\n", b"recording") == (
+        b"00112233445566778899aabbccddeeff",
+        b"00112233445566778899aabbccddeeff",
+    )
+
+
+@needs_keygen
+def test_nodes_that_replay_are_probed_cold_and_warm(tmp_path: Path) -> None:
+    private_key = make_key(tmp_path / "user")
+    told = probe.of_replayed(2, 2, private_key, (tmp_path / "user.pub").read_text())
+    assert told["failures"] == 0, told["failed"]
+    for do in ("cold", "warm"):
+        assert len(told[do]["samples_s"]) == 2 and told[do]["p50_s"] > 0
+        assert told[do]["our_cpu_ms_per_node"] >= 0
+    assert told["peak_rss_mib"] >= told["idle_rss_mib"] > 1
+
+
+@needs_keygen
+def test_a_node_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    private_key = make_key(tmp_path / "user")
+    with probe.replaying(1, (tmp_path / "user.pub").read_text()) as (servers, told):
+        nodes = [
+            {
+                "name": "here",
+                "address": "127.0.0.1",
+                "port": told["ports"][0],
+                "user": "spark",
+                "host_keys": [told["host_key"]],
+            },
+            {"name": "other-key", "address": "127.0.0.1", "port": told["ports"][0], "user": "spark", "host_keys": []},
+        ]
+        with probe.asking(private_key, nodes) as ours:
+            failures = ours.ask("cold")["failures"]
+            assert len(failures) == 1 and "other-key" in failures[0] and "host_key_unknown" in failures[0]
+            assert len(ours.ask("warm", "line")["failures"]) == 1
+    assert servers.poll() == 0  # the end of its input ended it
+
+
+@needs_keygen
+@needs_sshd
+@pytest.mark.skipif(shutil.which("xargs") is None or shutil.which("ssh") is None, reason="no xargs or no ssh client")
+def test_a_line_by_us_and_by_ssh_against_a_real_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(others, "WORKS", {"line": others.WORKS["line"]})
+    told = others.compared(tmp_path, nodes=2, runs=1, only_ssh=True)
+    assert told["failures"] == 0, told["failed"]
+    assert set(told["line"]) == {"ours_cold", "ours_warm", "ours_new_process", "ssh_loop"}
+
+
+@needs_keygen
+@needs_sshd
+def test_an_answer_that_lacks_a_node_is_told(tmp_path: Path) -> None:
+    with others.fleet(tmp_path, 2) as fleet:
+        (tmp_path / "script.sh").write_text("echo something else\n")
+        assert others.by_ssh(fleet, "line").startswith("ssh: 2 of 2 without an answer")
+
+
+@needs_keygen
+@needs_sshd
+def test_pyinfra_and_ansible_that_can_not_be_installed_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_here() -> Path:
+        raise measure.CannotMeasure("no package index answers")
+
+    monkeypatch.setattr(environment, "ready", not_here)
+    monkeypatch.setattr(others, "WORKS", {"line": others.WORKS["line"]})
+    told = others.compared(tmp_path, nodes=1, runs=1)
+    assert told["not_measured"] == dict.fromkeys(("pyinfra", "ansible_setup"), "no package index answers")
+    assert "pyinfra" not in told["line"]
+
+
+def test_others_count_the_nodes_that_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("pyinfra", "here\nhere\n"), ("ansible", "a | SUCCESS => {}\nb | UNREACHABLE! => {}\n")):
+        (programs / name).write_text(f"#!/bin/sh\nprintf '{text}'\n")
+        (programs / name).chmod(stat.S_IRWXU)
+    fleet = others.Fleet(None, ("127.0.0.1", "127.0.0.2"), tmp_path, tmp_path / "key")  # type: ignore[arg-type]
+    assert others.by_pyinfra(programs, fleet, "line") == ""
+    assert others.by_ansible(programs, fleet, "probe").startswith("ansible: 1 of 2 answered")
+
+
+def test_where_the_environment_lies() -> None:
+    assert environment.folder_from({"SPARKWEB_CACHE": "/c", "VAR": "/v"}) == Path("/c/bench-venv")
+    assert environment.folder_from({"VAR": "/v"}) == Path("/v/bench-venv")
+    assert environment.folder_from({}) == environment.BASE / "var" / "bench-venv"
+
+
+def test_an_environment_of_this_lock_is_not_made_again(tmp_path: Path) -> None:
+    (tmp_path / "installed.lock").write_bytes(environment.LOCK.read_bytes())
+    assert environment.ready(tmp_path) == tmp_path / "bin"
+
+
+def test_an_environment_that_can_not_be_made_says_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(measure.CannotMeasure, match=r"requirements-bench\.lock could not be installed"):
+        environment.ready(tmp_path / "file" / "below")
+
+
+def test_the_machine_is_told_without_its_name() -> None:
+    told = measure.machine()
+    assert told["cores"] >= 1 and told["memory_gib"] > 0 and len(told["load_average"]) == 3
+    assert {"python", "openssh", "paramiko"} <= set(told["versions"])
+    json.dumps(told)
+
+
+def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--list"]) == 0
+    assert capsys.readouterr().out.startswith("probe\t")
+    assert command.main(["nothing"]) == 2
+    assert "no benchmark is named nothing; there are: probe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("figures", "code"), [({"failures": 0}, 0), ({"failures": 2}, 1), (None, 1)])
+def test_the_command_prints_one_object_and_its_code_tells_of_failures(
+    figures: dict[str, int] | None, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(quick: bool) -> dict[str, int]:
+        assert quick
+        if figures is None:
+            raise measure.CannotMeasure("ssh-keygen is missing")
+        return figures
+
+    monkeypatch.setitem(command.BENCHMARKS, "probe", ("about", measured))
+    assert command.main(["probe", "--quick"]) == code
+    told = json.load(io.StringIO(capsys.readouterr().out))
+    assert told["name"] == "probe" and told["machine"]["cores"] >= 1
+    assert told.get("figures") == figures
+    assert ("cannot_measure" in told) is (figures is None)
