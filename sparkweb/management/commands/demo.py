@@ -53,9 +53,9 @@ class Command(BaseCommand):
             say("preparing the database")
             prepare()
             stack.start()
-            stack.wait_ready()
-            say(f"web, worker, beat and Redis run; state is kept in {settings.VAR}")
-            with self._world(options) as play:
+            with self._world(options) as play:  # the machines start while the stack does
+                stack.wait_ready()
+                say(f"web, worker, beat and Redis run; state is kept in {settings.VAR}")
                 play(say, told)
                 self._close(told, options)
         except KeyboardInterrupt:
