@@ -11,8 +11,10 @@ import pytest
 from apps.audit.models import Entry
 from apps.deployments import services as deployments
 from apps.diagnosis.refusal import Refused
-from apps.runs import lines, queries, services
-from apps.runs.models import Reservation, Run
+from apps.inventory import services as inventory
+from apps.remote.jobs import NodeJobs
+from apps.runs import lines, queries, services, working
+from apps.runs.models import Reservation, Run, Step
 from tests.runs.conftest import ADMIN, OPERATOR, add_node, ended, free_port
 from tests.runs.engine import FAKE_VLLM
 
@@ -51,7 +53,9 @@ def served(worker, openssh, tmp_path):
         ended(services.probe(ADMIN, [node]))
         return made
 
-    return make
+    yield make
+    for step in Step.objects.filter(job_id__gt="").select_related("node"):
+        NodeJobs(working.pool().get(inventory.endpoint(step.node))).cancel(step.job_id, grace_s=1.0)
 
 
 def launch(deployment, story="launch", actor=ADMIN, reason="a test"):
