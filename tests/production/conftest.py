@@ -36,6 +36,10 @@ class Installation:
 
     def manage(self, *words: str, fails: bool = False) -> str:
         """What the command wrote. It must succeed, or, with `fails`, say what is wrong without a traceback."""
+        done = self._done(*words, fails=fails)
+        return done.stdout + done.stderr
+
+    def _done(self, *words: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "manage.py", *words],
             cwd=ROOT,
@@ -47,10 +51,10 @@ class Installation:
         said = done.stdout + done.stderr
         assert bool(done.returncode) == fails, said
         assert "Traceback" not in said, said
-        return said
+        return done
 
     def python(self, code: str) -> str:
-        return self.manage("shell", "-v", "0", "-c", code).strip()
+        return self._done("shell", "-v", "0", "-c", code).stdout.strip()
 
 
 class Databases:
