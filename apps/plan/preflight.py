@@ -72,7 +72,7 @@ def _docker(gate: Gate, sheet: Sheet) -> Iterator[Change]:
     if not gate.get("docker"):
         return
     if sheet.docker is None:
-        yield Change("docker_missing", f"{sheet.node} did not say whether Docker is there")
+        yield Change("docker_down", f"Docker on {sheet.node} did not answer in time; the node may be busy")
     elif sheet.docker.problem:
         yield Change(sheet.docker.problem, f"Docker on {sheet.node} can no longer be used: {sheet.docker.problem}")
     elif not sheet.docker.present:

@@ -143,6 +143,7 @@ CHANGED = {
     "model_path_missing": replace(SEEN, models=()),
     "docker_denied": replace(SEEN, docker=Docker(True, problem="docker_denied")),
     "docker_missing": replace(SEEN, docker=Docker(False)),
+    "docker_down": replace(SEEN, docker=None),  # the probe's question was not answered in time
     "port_busy": replace(SEEN, listeners=(Listener("0.0.0.0", 30000, 1, "nginx"),)),
     "disk_full": replace(SEEN, disks=(replace(SEEN.disks[0], available_bytes=1),)),
     "foreign_container": replace(SEEN, containers=(*OLD_STACK, Container("vllm-qwen35-r0", state="exited"))),

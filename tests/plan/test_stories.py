@@ -221,6 +221,7 @@ FOREIGN = Container("vllm-qwen35-r0", image="other:1", state="running", status="
 REFUSALS: dict[str, tuple[Spec, dict[str, sheets.Sheet]]] = {
     "nothing known of a node": (qwen35(), {"spark-1a32": HEAD}),
     "docker missing": (qwen35(), with_head(docker=Docker(False, problem="docker_missing"))),
+    "docker silent": (qwen35(), with_head(docker=None)),
     "docker denied": (qwen35(), with_head(docker=Docker(True, problem="docker_denied"))),
     "image missing": (qwen35(image="nvcr.io/nvidia/vllm:26.10-py3"), pair(busy=False)),
     "image for another machine": (qwen35(), with_head(images=(replace(HEAD.images[0], arch="amd64"),))),

@@ -26,9 +26,16 @@ def check(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
 
 def _docker(sheet: Sheet) -> Problem:
     docker = sheet.docker
-    reason = "docker_missing" if docker is None or not docker.present else docker.problem
-    if docker and docker.problem:
-        reason = docker.problem
+    if docker is None:  # no answer is not the answer no: a busy node needs its time
+        return Problem(
+            name="docker_down",
+            severity="stop",
+            title=f"Docker did not answer on {sheet.node}",
+            node=sheet.node,
+            meaning="The probe waited for `docker version` in vain: the daemon hangs, or the node is too busy.",
+            remedy=f"Probe {sheet.node} again; if Docker stays silent, look at `journalctl -u docker` there.",
+        )
+    reason = docker.problem or (None if docker.present else "docker_missing")
     if reason:
         known = REASONS.get(reason, REASONS["docker_missing"])
         return Problem(reason, "stop", f"{known.title} on {sheet.node}", sheet.node, known.sentence, known.remedy)
