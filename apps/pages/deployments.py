@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from django.core.paginator import Paginator
-from django.db.models import Case, IntegerField, Value, When
+from django.db.models import Case, IntegerField, Max, Value, When
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
@@ -491,6 +491,16 @@ def plan(request: HttpRequest, deployment_id: int) -> HttpResponse:
     return redirect(f"/runs/{run.pk}")
 
 
+def _rebooted_since(nodes: Iterable[Node]) -> list[str]:
+    """The nodes that were rebooted after their newest facts were taken: a plan of these would be refused by its preflight."""
+    sheets = runs.sheets_of([node.name for node in nodes])
+    return [
+        node.name
+        for node in nodes
+        if (sheet := sheets.get(node.name)) and sheet.machine and node.boot_id and sheet.machine.boot_id != node.boot_id
+    ]
+
+
 def _show(
     request: HttpRequest, deployment: Deployment, story: str, source: QueryDict, error: Error | None = None
 ) -> HttpResponse:
@@ -512,11 +522,7 @@ def _show(
         held.setdefault(reservation.run, []).append(reservation.node.name)
     rows = problem_rows(made, clear) if made else []
     needed = [row for row in rows if row["problem"].severity in ("stop", "consent")]
-    sheets = (
-        Node.objects.filter(name__in=made.nodes if made else [])
-        .order_by("sheets__taken_at")
-        .values_list("sheets__taken_at", flat=True)
-    )
+    nodes = Node.objects.filter(name__in=made.nodes if made else []).annotate(looked=Max("sheets__taken_at"))
     context = {
         "deployment": deployment,
         "revision": deployment.revision,
@@ -534,7 +540,8 @@ def _show(
         "shown": json.dumps(fingerprints(made)) if made else "",
         "reason": source.get("reason", ""),
         "held": held,
-        "oldest": min((at for at in sheets if at), default=None),
+        "oldest": min((node.looked for node in nodes if node.looked), default=None),
+        "rebooted": _rebooted_since(nodes),
         "query": _query(story, clear),
         "changes": plan_changes(source.get("shown", ""), made)
         if made and error and (error.extra or {}).get("digest")

@@ -266,7 +266,7 @@ ACTS = {
     ("deployment:stop", "requested"): "asked to stop",
     ("run:cancel", "requested"): "asked to cancel",
     ("node:probe", "requested"): "asked to probe",
-    ("node:host_key_confirmed", "done"): "pinned a host key",
+    ("node:host_key_confirmed", "done"): "confirmed",
     ("access:denied", "denied"): "was refused",
 }
 

@@ -41,6 +41,12 @@ def actor_of(run: Run) -> Actor:
     return Actor(kind=run.actor_kind, id=run.actor_id, name=run.actor_name, role=run.actor_role)
 
 
+def _looked_at(run: Run) -> str:
+    """The nodes of a run that belongs to no deployment, as its entry in the trail names them."""
+    names = run.plan.get("nodes") or [run.parameters.get("name") or f"run {run.pk}"]
+    return ", ".join(str(name) for name in names)[:200]
+
+
 def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "") -> None:
     """Inside a transaction: end the run, its open steps, its reservations; write the outcome to the audit trail."""
     now = timezone.now()
@@ -73,7 +79,7 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
         f"{'deployment' if about else 'node'}:{PAST.get(run.story, run.story)}",
         object_type="deployment" if about else "run",
         object_id=str(about.pk if about else run.pk),
-        object_name=about.name if about else f"run {run.pk}",
+        object_name=about.name if about else _looked_at(run),
         outcome=outcome,
         reason=run.why,
         run=run.pk,

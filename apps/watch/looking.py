@@ -25,6 +25,7 @@ from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
+from apps.runs import services as runs
 from apps.runs.models import ACTIVE
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
@@ -188,3 +189,14 @@ def _conclude(deployment_id: int, found: Conclusion) -> None:
                 after={"state": found.state, "reason": found.reason, "evidence": found.evidence},
             )
             ring_on_commit("audit", 0)
+            if found.state == "lost":
+                _ask_for_facts(deployment)
+
+
+def _ask_for_facts(deployment: Deployment) -> None:
+    """What the sheets say is over, after a reboot above all: the plan of a relaunch shall be made from what is there now."""
+    nodes = Node.objects.filter(ranks__deployment=deployment, state=Node.State.READY, unreachable_since=None).distinct()
+    try:
+        runs.probe(WATCH, list(nodes))
+    except Refused as no:
+        log.info("no fresh facts for %s: %s", deployment.name, no.detail)

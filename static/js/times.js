@@ -1,4 +1,5 @@
 // Times are stored in UTC and said in the browser's zone; relative ones move on, the exact one stands in the title.
+// The server says whole seconds: what is up to 2 s ahead of us has just happened.
 const skew = Number(document.documentElement.dataset.now || 0) * 1000 - Date.now(); // the server's clock counts
 const exact = new Intl.DateTimeFormat("en-CA", { dateStyle: "short", timeStyle: "medium", hourCycle: "h23" });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
@@ -23,7 +24,7 @@ function tell(element) {
   element.title = `${exact.format(at)} ${zone}`;
   const age = (now() - at) / 1000;
   const form = element.dataset.time;
-  if (form === "ago") element.textContent = age < 0 ? `in ${duration(-age)}` : `${duration(age)} ago`;
+  if (form === "ago") element.textContent = age < -2 ? `in ${duration(-age)}` : `${duration(age)} ago`;
   else if (form === "age") element.textContent = duration(age);
   else if (form === "clock") element.textContent = Math.abs(age) < 64800 ? clock.format(at) : day.format(at);
   else if (form === "exact") element.textContent = exact.format(at);

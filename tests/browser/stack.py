@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -109,11 +110,29 @@ class RealStack:
     def stopped(self, word: str) -> Iterator[None]:
         """That child does nothing meanwhile, and goes on afterwards."""
         process = self.child(word)
-        os.kill(process, signal.SIGSTOP)
+
+        def still() -> bool:
+            """Stopped in the middle of writing it would hold the database for everybody, which a dead one does not."""
+            os.kill(process, signal.SIGSTOP)
+            if self._database_is_free():
+                return True
+            os.kill(process, signal.SIGCONT)
+            return False
+
         try:
+            until(still, 30, f"{word} is always writing")
             yield
         finally:
             os.kill(process, signal.SIGCONT)
+
+    def _database_is_free(self) -> bool:
+        with contextlib.closing(sqlite3.connect(self.var / "sparkweb.sqlite3", timeout=0.5)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            database.rollback()
+            return True
 
     def logs(self) -> str:
         files = [*self.var.parent.glob("*.out"), *self.var.glob("log/*.log")]
@@ -122,7 +141,11 @@ class RealStack:
     def tracebacks(self) -> list[str]:
         """The ends of all logs of the product that hold a traceback."""
         found = {file.name: file.read_text(errors="replace") for file in (self.said, *self.var.glob("log/*.log"))}
-        return [f"{name}: {text[text.index('Traceback') - 500 :][:4000]}" for name, text in found.items() if "Traceback" in text]
+        return [
+            f"{name}: {text[max(0, text.index('Traceback') - 500) :][:4000]}"
+            for name, text in found.items()
+            if "Traceback" in text
+        ]
 
     def end(self) -> None:
         """Asked first, then killed; the supervisor ends its children itself."""
