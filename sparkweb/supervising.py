@@ -306,7 +306,7 @@ class Stack:
             start_new_session=True,
         )
 
-    def wait_ready(self, seconds: float = 60.0) -> None:
+    def wait_ready(self, seconds: float = 120.0) -> None:
         """Until /readyz says yes. Raises CannotStart with the answer or the end of the logs."""
         until, last = time.monotonic() + seconds, "nothing listens yet"
         while time.monotonic() < until:
