@@ -26,8 +26,9 @@ def plan_the_beat(sender: Celery, **_: object) -> None:
 
 @worker_ready.connect
 def say_alive(**_: object) -> None:
-    from apps.runs import heartbeat
+    from apps.runs import heartbeat, working
 
+    working.release_dead()
     heartbeat.start()
 
 

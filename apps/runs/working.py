@@ -83,6 +83,21 @@ def claim(run_id: int) -> str | None:
     return token if changed else None
 
 
+def release_dead() -> int:
+    """At the start of a worker: leases of worker processes of this machine that are gone end now instead of running out.
+
+    Harmless when wrong: an owner that lives after all keeps its token until somebody claims the run, and then loses it.
+    """
+    released = 0
+    for owner in set(
+        Run.objects.filter(state__in=ACTIVE, lease_until__gt=timezone.now()).values_list("lease_owner", flat=True)
+    ):
+        host, _, pid = owner.rpartition(":")
+        if host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            released += Run.objects.filter(lease_owner=owner).update(lease_until=timezone.now())
+    return released
+
+
 class Lease:
     """Keeps a claimed lease alive from its own thread and database connection; does not wait on SSH."""
 

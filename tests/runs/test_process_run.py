@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import time
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from apps.audit.models import Entry
 from apps.deployments import services as deployments
@@ -153,3 +156,17 @@ def test_the_same_idempotency_key_is_the_same_run(served):
     ]
     assert runs[0].pk == runs[1].pk
     ended(runs[0])
+
+
+def test_a_starting_worker_takes_over_from_a_dead_one_of_its_machine_at_once(served, settings):
+    run = Run.objects.create(
+        code="abc", story="probe", actor_kind="person", actor_name="ada", actor_role="admin", state="failed"
+    )
+    later = timezone.now() + timedelta(seconds=600)
+    host = socket.gethostname()
+    for owner, released in ((f"{host}:999999999", 1), (f"{host}:{os.getpid()}", 0), ("elsewhere:999999999", 0)):
+        Run.objects.filter(pk=run.pk).update(state="running", lease_owner=owner, lease_until=later, lease_token="x")
+        assert working.release_dead() == released
+        run.refresh_from_db()
+        assert (run.lease_until < timezone.now()) == bool(released)
+        Run.objects.filter(pk=run.pk).update(state="failed", lease_until=None)
