@@ -206,9 +206,16 @@ def _rounds(found: Fleet, runs: int, only_ssh: bool, held: ExitStack) -> Figures
         with asking(private_key, found.endpoints()) as fresh:
             return "; ".join(fresh.ask("cold", work)["failures"])
 
+    late: list[int] = []
+
+    def asked(do: str, work: str) -> str:
+        answer = ours.ask(do, work)
+        late.append(answer["late_sections"])
+        return "; ".join(answer["failures"])
+
     contenders: dict[str, Contender] = {
-        "ours_cold": lambda work: "; ".join(ours.ask("cold", work)["failures"]),
-        "ours_warm": lambda work: "; ".join(ours.ask("warm", work)["failures"]),
+        "ours_cold": lambda work: asked("cold", work),
+        "ours_warm": lambda work: asked("warm", work),
         "ours_new_process": from_nothing,
     }
     not_measured: dict[str, str] = {}
@@ -224,6 +231,7 @@ def _rounds(found: Fleet, runs: int, only_ssh: bool, held: ExitStack) -> Figures
         "versions": versions,
         **{work: {name: seconds(samples) for name, samples in by_name.items()} for work, by_name in took.items()},
         "not_measured": not_measured,
+        "late_sections": sum(late),
         "failures": len(failed),
         "failed": failed[:5],
     }
