@@ -238,7 +238,7 @@ class Nodes:
 
     def __init__(self, folder: Path, *, engine: Path | None = None) -> None:
         self.folder = folder.absolute()
-        self.engine = engine
+        self.engine = engine.resolve() if engine else None  # its scripts name the true path
         self.log = self.folder / "nodes.log"
         mark = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:8]
         self.namespace = f"sparkweb-{mark}"

@@ -84,6 +84,15 @@ class Cluster:
     def probe(self) -> Run:
         return ended(services.probe(OPERATOR, [self.head, self.second]))
 
+    def known(self) -> None:
+        """Probes until both answered every question: a machine that all share may be too busy for one of them."""
+        for _ in range(6):
+            run = self.probe()
+            assert run.state == "succeeded", (run.reason, run.evidence, text_of(run))
+            sheets = services.sheets_of([HEAD, SECOND]).values()
+            if not any(part.timed_out for sheet in sheets for part in sheet.evidence.values()):
+                return
+
     def clears(self, deployment: Deployment, *, story: str = "launch", disable: bool = False) -> tuple:
         plan = services.preview(ADMIN, deployment, story=story)
         items = [item for problem in plan.problems if problem.severity == "consent" for item in problem.clear]
@@ -152,7 +161,6 @@ def cluster(worker, settings, nodes) -> Iterator[Cluster]:
     settings.SLICE_S, settings.LEASE_S = 3.0, 20.0
     made = enrol(nodes)
     made.wipe()
-    run = made.probe()
-    assert run.state == "succeeded", (run.reason, run.evidence, text_of(run))
+    made.known()
     yield made
     made.wipe()
