@@ -15,9 +15,12 @@ FACTOR ?=
 SHARDS ?=
 world := $(if $(FACTOR),--factor $(FACTOR)) $(if $(SHARDS),--shards $(SHARDS))
 once := $(if $(filter-out 0 no false,$(ONCE)),--once)
+# Where the real nodes are built and kept.
+INSTALL ?=
+nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real up test check lock screenshots lab-test bench clean runtime engine test-postgres wheelhouse
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-needs bench clean runtime engine test-postgres wheelhouse
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -63,8 +66,17 @@ test-postgres: setup ## the tests that use the database, on a PostgreSQL of thei
 wheelhouse: setup ## fetch the wheels that the image is built from (deploy/wheelhouse, by hash)
 	@sh deploy/wheelhouse.sh
 
-lab-test: setup ## the pretend Sparks alone
-	@$(bin)/python -m pytest -n $(JOBS) tests/lab $(TESTS)
+lab-test: lab-needs ## two real nodes: systemd, sshd, Docker, Ray, vLLM (root; docs/real-nodes.md)
+	@SPARKWEB_REAL="$(nodes)" $(bin)/python -m pytest -n 0 -m real tests/real $(TESTS)
+
+lab-full: lab-needs ## the same with what takes longer
+	@SPARKWEB_REAL="$(nodes)" SPARKWEB_REAL_FULL=1 $(bin)/python -m pytest -n 0 -m real tests/real $(TESTS)
+
+# Says what this machine lacks and fails; INSTALL=1 gets it with apt-get first.
+lab-needs: setup
+	@[ -z "$(INSTALL)" ] || $(bin)/python scripts/real_nodes.py install
+	@$(bin)/python scripts/real_nodes.py --folder "$(nodes)" missing
+	@$(bin)/python scripts/real_engine.py --folder "$(dir $(nodes))real"
 
 bench: setup ## the measurements in bench/
 	@$(bin)/python -m bench

@@ -349,6 +349,7 @@ class Nodes:
             self._node(HEAD, image, management=f"{MANAGEMENT}.11", fabric=f"{FABRIC}.11")
             self._node(SECOND, image, management="", fabric=f"{FABRIC}.12")
             self._door()
+            self._shares()
             for name in (HEAD, SECOND):
                 self.wait_until_up(name)
             if self.engine:
@@ -359,6 +360,13 @@ class Nodes:
         except BaseException:
             self.stop()
             raise
+
+    def _shares(self) -> None:
+        """Processor time as for many processes: all of a group counts as one otherwise, and would starve on a busy
+        machine, where Ray gives up waiting for itself."""
+        for file, value in (("cpu/{}/cpu.shares", "32768"), ("{}/cpu.weight", "1000")):
+            with contextlib.suppress(OSError):
+                Path("/sys/fs/cgroup", file.format(self.namespace)).write_text(value)
 
     def _claim(self) -> None:
         """One start at a time on a folder; let go by the kernel when this process ends."""
@@ -387,7 +395,8 @@ class Nodes:
         hidden = "for place in /run/containerd /run/docker; do mkdir -p $place; mount -t tmpfs tmpfs $place; done"
         words = [
             "dockerd", f"--host=unix://{self.runtime}/docker.sock", f"--data-root={self.folder}/docker",
-            f"--exec-root={self.runtime}/exec", f"--pidfile={self.runtime}/dockerd.pid", "--bridge=none",
+            f"--exec-root={self.runtime}/exec",
+            f"--cgroup-parent=/{self.namespace}", f"--pidfile={self.runtime}/dockerd.pid", "--bridge=none",
             "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--userland-proxy=false",
             "--storage-driver=overlay2", "--log-level=warn", f"--config-file={self.folder}/daemon.json",
         ]  # fmt: skip
@@ -553,6 +562,9 @@ class Nodes:
             shutil.rmtree(self.folder / "docker" / part, ignore_errors=True)
         for place in (self.runtime, self.folder / "registry"):
             shutil.rmtree(place, ignore_errors=True)
+        for group in sorted(Path("/sys/fs/cgroup").glob(f"*/{self.namespace}/**/"), reverse=True):
+            with contextlib.suppress(OSError):
+                group.rmdir()
         if Path(f"/run/netns/{self.namespace}").exists():
             self._run("ip", "netns", "delete", self.namespace, check=False)
         if self._lock:
@@ -562,7 +574,7 @@ class Nodes:
     def _end_containers(self) -> None:
         """Processes of our containers, and their shims, that outlived the daemon."""
         place = self.folder / "docker" / "containers"
-        ours = tuple(f"/docker/{path.name}" for path in place.iterdir()) if place.is_dir() else ()
+        ours = tuple(f"/{self.namespace}/{path.name}" for path in place.iterdir()) if place.is_dir() else ()
         mark = f"{self.runtime}/".encode()
         for _ in range(50):
             left = [pid for pid in _pids() if _belongs(pid, ours, mark)]

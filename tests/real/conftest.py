@@ -17,6 +17,7 @@ from apps.inventory.models import Node
 from apps.runs import lines, services
 from apps.runs.models import Run
 from scripts import real_engine, real_nodes
+from tests.real import stack
 from tests.runs.conftest import ADMIN, OPERATOR, ended, worker
 
 __all__ = ["ADMIN", "HEAD", "OPERATOR", "SECOND", "ended", "worker"]
@@ -31,6 +32,10 @@ ENVIRONMENT = {
     "RAY_CGRAPH_get_timeout": "300",
 }
 ARGUMENTS = ("--enforce-eager", "--kv-cache-memory-bytes", "33554432", "--max-num-seqs", "4")
+
+
+# Takes minutes of its own: only make lab-full runs it.
+full = pytest.mark.skipif(not os.environ.get("SPARKWEB_REAL_FULL"), reason="real nodes: run by make lab-full")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +68,8 @@ class Cluster:
     real: real_nodes.Nodes
     head: Node
     second: Node
+    arguments = ARGUMENTS
+    environment = ENVIRONMENT
 
     def deployment(self, name: str = "tiny", **changes: object) -> Deployment:
         body = {
@@ -110,15 +117,14 @@ class Cluster:
     def wipe(self) -> None:
         """Nothing of a test is left on the nodes."""
         for name in (HEAD, SECOND):
-            self.real.inside(name, "sh", "-c", WIPE, check=False)
+            self.real.inside(name, "sh", "-c", WIPE + stack.WIPE + REST, check=False)
 
 
 WIPE = """
 iptables -F INPUT; iptables -F OUTPUT; rm -f /etc/sparklab/nvidia-smi.problem; pkill -CONT -x sshd
 systemctl is-active -q docker || systemctl start docker
-cd /etc/systemd/system && for unit in old-*.service; do
-  [ -e "$unit" ] && systemctl disable -q --now "$unit" 2>/dev/null && rm -f "$unit"
-done; systemctl daemon-reload
+"""
+REST = """
 docker ps -aq | xargs -r docker rm -f
 rm -rf /home/spark/.sparkweb /tmp/ray
 """
