@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.facts.ray import status as ray_status
@@ -30,7 +30,7 @@ class Judged:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def judge(gate: Gate, stdout: str, exit_code: int | None) -> Judged:
+def judge(gate: Gate, stdout: str, exit_code: int | None, stderr: str = "") -> Judged:
     """Judge one answer. `exit_code` None: the question itself ran out of time. Raises ValueError for a gate nobody
     knows."""
     name = str(gate.get("name", ""))
@@ -38,7 +38,20 @@ def judge(gate: Gate, stdout: str, exit_code: int | None) -> Judged:
         raise ValueError(f"no gate is called {name!r}; known: {', '.join(sorted(JUDGES))}")
     if exit_code is None:
         return Judged(False, message="no answer yet")
-    return JUDGES[name](gate, stdout, exit_code)
+    judged = JUDGES[name](gate, stdout, exit_code)
+    if judged.done or judged.failed or not exit_code:
+        return judged
+    complaint = _complaint(stderr, stdout)
+    return replace(judged, message=f"{judged.message}: {complaint}") if complaint else judged
+
+
+def _complaint(*texts: str) -> str:
+    """The last line that a failed question printed: why nothing is known yet is not always that it is early."""
+    for text in texts:
+        lines = [line.strip() for line in text.splitlines() if line.strip() and line.strip() != ray.ADDRESSES]
+        if lines:
+            return lines[-1][:300]
+    return ""
 
 
 def timeout_reason(gate: Gate) -> str:

@@ -417,7 +417,8 @@ class Executor:
             self.journal.finish(step.key, "succeeded", note=judged.message)
 
     def _judge_wait(self, step: Step, result: Any) -> None:
-        judged = gates.judge(step.gate, result.stdout.decode("utf-8", "replace"), result.exit_code)
+        printed, complained = (text.decode("utf-8", "replace") for text in (result.stdout, result.stderr))
+        judged = gates.judge(step.gate, printed, result.exit_code, complained)
         if judged.message:
             self._say(step, judged.message)
         if judged.failed:

@@ -123,6 +123,17 @@ def test_all_gates_have_a_timeout_reason_of_the_table() -> None:
     assert not judge({"name": "memory_free", "bytes": 1}, MEMINFO, None).done
 
 
+def test_a_question_that_failed_says_why() -> None:
+    """Seen on a real node: `docker exec` itself failed for two minutes, and the run said only that Ray did not answer."""
+    gate = {"name": "ray_nodes", "addresses": ["10.0.0.1"], "gpus": 1.0}
+    refused = "OCI runtime exec failed: exec failed: unable to start container process: error setting rlimit type 8\n"
+    for stdout, stderr in ((f"{refused}--- addresses\n", ""), ("--- addresses\n", refused)):
+        judged = judge(gate, stdout, 126, stderr)
+        assert not judged.done and judged.failed is None
+        assert judged.message == f"Ray does not answer yet: {refused.strip()}"
+    assert judge(gate, "--- addresses\n", 0).message == "Ray does not answer yet"
+
+
 def preflight_gate(node: str = "spark-1a32", **spec: object) -> dict[str, object]:
     plan = launch(qwen35(**spec), pair(), given=CONSENTED)
     return next(step.gate for step in plan.stages[0].steps if step.node == node)
