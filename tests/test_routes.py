@@ -20,7 +20,7 @@ from apps.people.roles import ROLES, allows
 # Open to everybody, on purpose. Adding one is a decision, so it is written down here a second time.
 OPEN = {"/sign-in", "/sign-in/x", "/first-run", "/healthz", "/readyz"}
 # What a viewer may send: about themselves only, or something that changes nothing.
-VIEWERS_MAY_SEND = {"/sign-out", "/settings/me", "/api/v1/explain"}
+VIEWERS_MAY_SEND = {"/sign-out", "/settings/me", "/api/v1/explain", "/explain"}
 MADE_BY_NINJA = {"openapi-json", "openapi-view"}
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 SAMPLES = {"int": "99999999", "str": "x", "slug": "x", "uuid": "00000000-0000-4000-8000-000000000000", "path": "x"}

@@ -39,7 +39,9 @@ PLACES = (
     ("Fleet", "/", "fleet"),
     ("Deployments", "/deployments", "deployments"),
     ("Nodes", "/nodes", "nodes"),
+    ("Cluster", "/cluster", "cluster"),
     ("Recipes", "/recipes", "recipes"),
+    ("Explain", "/explain", "explain"),
     ("Audit", "/audit", "audit"),
     ("Settings", "/settings", "settings"),
 )

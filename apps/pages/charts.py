@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -103,3 +104,222 @@ def grows(seconds: Sequence[float | None]) -> list[int]:
     known = [max(0.0, value or 0.0) ** 0.5 for value in seconds]
     most = max(known, default=0.0)
     return [max(1, round(value / most * 9)) if most else 1 for value in known]
+
+
+# The cluster's graph: nodes in a row, the management network above them, one line a fabric subnet beneath.
+
+COLUMN = 236  # pixels a node
+MARGIN = 128  # for the names of the networks
+BOX = (200, 62)
+NODES_AT = 86
+BUS_AT, BUS_STEP = 184, 74
+
+
+@dataclass(frozen=True)
+class Plug:
+    """The RDMA ports behind one cable. `ports`: (name, state: up, down, unknown)."""
+
+    ports: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A node of the graph. `tone`: ok, warn, bad, off. `jump`: place of the node through which it is reached."""
+
+    name: str
+    url: str
+    about: str
+    tone: str
+    management: str  # address; "" unknown
+    jump: int | None = None
+    plugs: tuple[Plug, ...] = ()
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Where a node meets a fabric subnet. `node`: its place among the nodes."""
+
+    node: int
+    interface: str
+    address: str
+    about: str  # speed and MTU
+    tone: str
+
+
+@dataclass(frozen=True)
+class Bus:
+    """A fabric subnet with all that are in it."""
+
+    name: str
+    junctions: tuple[Junction, ...]
+
+
+def cluster_graph(nodes: Sequence[GraphNode], buses: Sequence[Bus]) -> SafeString:
+    """Nodes, the way to each of them, and the fabric's subnets with address, speed and MTU of every end."""
+    width = MARGIN + COLUMN * max(1, len(nodes)) + 8
+    height = BUS_AT + BUS_STEP * len(buses) - (22 if buses else 24)
+    words = f"{len(nodes)} nodes, {len(buses)} fabric subnets"
+    return format_html(
+        '<svg class="graph" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}"><title>{}</title>{}{}{}</svg>',
+        width,
+        height,
+        width,
+        height,
+        words,
+        words,
+        _management(nodes, width),
+        format_html_join("", "{}", ((_bus(place, bus, len(buses)),) for place, bus in enumerate(buses))),
+        format_html_join("", "{}", ((_node(place, node),) for place, node in enumerate(nodes))),
+    )
+
+
+def _middle(place: int) -> float:
+    return MARGIN + COLUMN * place + BOX[0] / 2
+
+
+def _management(nodes: Sequence[GraphNode], width: float) -> SafeString:
+    """A line along the top with a drop to every node that is reached directly; an arrow from its jump host to each
+    other."""
+    direct = [place for place, node in enumerate(nodes) if node.jump is None]
+    line = format_html(
+        '<text class="graph-net" x="0" y="34">management</text><path class="graph-line" d="M{} 30H{}"></path>',
+        MARGIN,
+        _middle(max(direct, default=0)) + 0.5,
+    )
+    drops = format_html_join(
+        "",
+        '<path class="graph-line" data-status="{}" d="M{} 30V{}"></path><text class="graph-small" x="{}" y="54">{}</text>',
+        (
+            (
+                nodes[place].tone,
+                _middle(place),
+                NODES_AT,
+                _middle(place) + 8,
+                nodes[place].management or "address unknown",
+            )
+            for place in direct
+        ),
+    )
+    jumps = format_html_join(
+        "",
+        '<path class="graph-jump" d="M{} {}V66H{}V{}" marker-end="url(#graph-arrow)"></path>'
+        '<text class="graph-small" x="{}" y="60">via {}</text>',
+        (
+            (
+                _middle(node.jump) + 60,
+                NODES_AT,
+                _middle(place),
+                NODES_AT - 7,
+                _middle(place) - 96 if place > node.jump else _middle(place) + 8,
+                nodes[node.jump].name,
+            )
+            for place, node in enumerate(nodes)
+            if node.jump is not None and node.jump != place
+        ),
+    )
+    arrow = format_html(
+        '<defs><marker id="graph-arrow" viewBox="0 0 8 8" refX="4" refY="4" markerWidth="7" markerHeight="7" '
+        'orient="auto"><path class="graph-head{}" d="M0 0L8 4L0 8z"></path></marker></defs>',
+        "",
+    )
+    return format_html("{}{}{}{}", arrow, line if direct else "", drops, jumps)
+
+
+def _node(place: int, node: GraphNode) -> SafeString:
+    x = MARGIN + COLUMN * place
+    return format_html(
+        '<a href="{}"><g data-status="{}"><rect class="graph-node" x="{}" y="{}" width="{}" height="{}" rx="8"></rect>'
+        '<circle class="graph-dot" cx="{}" cy="{}" r="4"></circle><text class="graph-name" x="{}" y="{}">{}</text>'
+        '<text class="graph-small" x="{}" y="{}">{}</text>{}</g></a>',
+        node.url,
+        node.tone,
+        x,
+        NODES_AT,
+        BOX[0],
+        BOX[1],
+        x + 16,
+        NODES_AT + 20,
+        x + 27,
+        NODES_AT + 25,
+        _cut(node.name, 20),
+        x + 12,
+        NODES_AT + 43,
+        _cut(node.about, 30),
+        _plugs(x, node.plugs),
+    )
+
+
+def _plugs(x: float, plugs: Sequence[Plug]) -> SafeString:
+    """Squares on the lower edge of the box, those of one cable joined."""
+    drawn: list[SafeString] = []
+    at = x + 14.0
+    for plug in plugs[:8]:
+        if len(plug.ports) > 1:
+            end = at + 18 * (len(plug.ports) - 1)
+            drawn.append(
+                format_html('<path class="graph-twin" d="M{} {}H{}"></path>', at + 5, NODES_AT + BOX[1], end + 5)
+            )
+        for name, state in plug.ports:
+            drawn.append(
+                format_html(
+                    '<rect class="graph-port" data-is="{}" x="{}" y="{}" width="10" height="10" rx="2"><title>{} {}'
+                    "</title></rect>",
+                    state,
+                    at,
+                    NODES_AT + BOX[1] - 5,
+                    name,
+                    state,
+                )
+            )
+            at += 18
+        at += 12
+    return format_html_join("", "{}", ((piece,) for piece in drawn))
+
+
+def _bus(place: int, bus: Bus, count: int) -> SafeString:
+    y = BUS_AT + BUS_STEP * place
+    first = BOX[0] - 20 - 16 * (count - 1)  # the drops stand side by side at the right, so that none crosses a label
+    ends = [MARGIN + COLUMN * one.node + first + 16 * place for one in bus.junctions]
+    left, right = (min(ends), max(ends)) if ends else (MARGIN, MARGIN)
+    alone = len({one.node for one in bus.junctions}) < 2
+    drops = format_html_join(
+        "", "{}", ((_junction(one, end, y),) for one, end in zip(bus.junctions, ends, strict=True))
+    )
+    return format_html(
+        '<text class="graph-net" x="0" y="{}">{}</text><path class="graph-bus" data-alone="{}" d="M{} {}H{}"></path>{}',
+        y + 4,
+        bus.name,
+        "yes" if alone else "no",
+        left - (14 if left == right else 0),
+        y,
+        right + (14 if left == right else 0),
+        drops,
+    )
+
+
+def _junction(one: Junction, end: float, y: float) -> SafeString:
+    x = MARGIN + COLUMN * one.node
+    return format_html(
+        '<g data-status="{}"><path class="graph-link" d="M{} {}V{}"></path><circle class="graph-dot" cx="{}" cy="{}" r="4">'
+        '</circle><text class="graph-code" x="{}" y="{}">{}</text><text class="graph-small" x="{}" y="{}">{}</text>'
+        '<text class="graph-small" x="{}" y="{}">{}</text></g>',
+        one.tone,
+        end,
+        NODES_AT + BOX[1],
+        y,
+        end,
+        y,
+        x,
+        y + 17,
+        one.address,
+        x,
+        y + 31,
+        one.interface,
+        x,
+        y + 45,
+        one.about,
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

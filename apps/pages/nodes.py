@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,10 @@ from django.urls import path
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from apps.audit.models import Entry
-from apps.diagnosis.reasons import REASONS
+from apps.diagnosis.findings import Finding
+from apps.diagnosis.findings import findings as known_findings
 from apps.diagnosis.refusal import Refused
+from apps.facts.changes import Change, changes
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import Hca
 from apps.inventory import services
@@ -31,16 +32,6 @@ from apps.runs.models import ACTIVE, Run
 PAGE = 50
 MOST_NODES = 200
 GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something about a node that matters for a deployment. tone: bad, warn, off."""
-
-    tone: str
-    title: str
-    meaning: str
-    remedy: str = ""
 
 
 @allow("view")
@@ -123,104 +114,32 @@ def _add_form(request: HttpRequest, typed: dict[str, str], error: Error | None =
 # One node
 
 
-def findings(node: Node, sheet: Sheet | None) -> list[Finding]:
+TONES = {"bad": "bad", "warn": "warn", "note": "off"}
+MOST_CHANGES = 200
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finding with its tone and the raw output that it was read from."""
+
+    finding: Finding
+    tone: str
+    raw: Evidence | None
+
+
+def findings(sheet: Sheet | None) -> list[Shown]:
     """What of the newest sheet a deployment would stumble over, worst first."""
-    found: list[Finding] = []
-    if sheet is None:
-        return found
-    for problem, evidence in (
-        (sheet.gpus.problem, sheet.gpus.evidence) if sheet.gpus else (None, None),
-        (sheet.docker.problem, sheet.docker.evidence) if sheet.docker else (None, None),
-    ):
-        if problem:
-            known = REASONS.get(problem)
-            found.append(
-                Finding(
-                    "bad",
-                    known.title if known else problem.replace("_", " "),
-                    evidence or (known.sentence if known else ""),
-                    known.remedy if known else "",
-                )
-            )
-    found += _memory_findings(sheet)
-    ports = [dataclasses.asdict(port) for port in sheet.fabric or ()]
-    for names in memory.halves(ports):
-        found.append(
-            Finding(
-                "warn",
-                f"Half of a fabric link is down: {', '.join(names)}",
-                "Its twin is up, so the ranks get half of the bandwidth.",
-                "Bring up its interface, or check the cable.",
-            )
-        )
-    if ports and not any(port.active for port in sheet.fabric or ()):
-        found.append(
-            Finding(
-                "warn",
-                "The fabric is down",
-                "No RDMA port has a link: ranks on other nodes talk over the slow path.",
-                "Check the cable between the nodes.",
-            )
-        )
-    for disk in sheet.disks or ():
-        if (
-            disk.size_bytes
-            and disk.available_bytes is not None
-            and disk.available_bytes < 10 * GIB
-            and disk.mount in ("/", "/models", "/home")
-        ):
-            found.append(
-                Finding(
-                    "warn",
-                    f"{disk.mount} is nearly full",
-                    f"{disk.available_bytes / GIB:.1f} GiB are left.",
-                    "Remove images or models that nobody uses.",
-                )
-            )
-    for model in sheet.models or ():
-        if model.complete is False:
-            found.append(
-                Finding(
-                    "warn",
-                    f"{model.name or model.path} is incomplete",
-                    f"{model.shards} of {model.shards_expected or 'an unknown number of'} shards are there.",
-                    "Fetch it again; what is there is kept.",
-                )
-            )
-    if sheet.internet is False:
-        found.append(Finding("off", "No internet", "Models and images must come from another node."))
-    missing = [name for name in ("machine", "memory", "gpus", "docker", "interfaces") if getattr(sheet, name) is None]
-    if missing:
-        found.append(
-            Finding("warn", f"Not readable: {', '.join(missing)}", "The raw output of these sections says why.")
-        )
-    order = {"bad": 0, "warn": 1, "off": 2}
-    return sorted(found, key=lambda one: order[one.tone])
+    found = known_findings({sheet.node: sheet}) if sheet else ()
+    return [Shown(one, TONES[one.severity], sheet.evidence.get(one.section) if sheet else None) for one in found]
 
 
-def _memory_findings(sheet: Sheet) -> list[Finding]:
-    held = [
-        one
-        for one in sheet.containers or ()
-        if one.state == "running" and (one.memory_bytes or 0) > GIB and "sparkweb.deployment" not in one.labels
-    ]
-    if not held:
-        return []
-    size = sum(one.memory_bytes or 0 for one in held) / GIB
-    units = [
-        unit.name
-        for unit in sheet.units or ()
-        if set(unit.containers) & {one.name for one in held} and unit.enabled == "enabled"
-    ]
-    keeps = f" {', '.join(units)} bring{'s' if len(units) == 1 else ''} them back after a reboot." if units else ""
-    return [
-        Finding(
-            "warn",
-            f"{size:.1f} GiB are held by {', '.join(one.name for one in held)}",
-            f"Not started by sparkweb.{keeps}",
-            "A launch that needs the memory asks for consent to stop them.",
-        )
-    ]
+def changed(found: Node) -> tuple[Any, list[Change]]:
+    """When the sheet before the newest one was taken, and what is different since."""
+    rows = list(found.sheets.order_by("-taken_at", "-pk")[:2])
+    if len(rows) < 2:
+        return None, []
+    newest, before = (Sheet.from_json(row.body) for row in rows)
+    return rows[1].taken_at, changes(before, newest)[:MOST_CHANGES]
 
 
 @dataclass(frozen=True)
@@ -476,6 +395,7 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
 
 def _show(request: HttpRequest, found: Node, error: Error | None = None) -> HttpResponse:
     sheet = services.latest_sheet(found)
+    since, differences = changed(found)
     held = getattr(found, "reservation", None)
     hops: list[dict[str, Any]] = []
     hop: Node | None = found
@@ -488,7 +408,9 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "sheet": sheet,
         "taken_at": sheet.taken_at if sheet else None,
         "groups": groups(sheet) if sheet else [],
-        "findings": findings(found, sheet),
+        "findings": findings(sheet),
+        "changes_since": since,
+        "changes": differences,
         "hops": list(reversed(hops)),
         "held": held,
         "offered": found.host_keys.filter(state=HostKey.State.OFFERED).order_by("type"),
@@ -499,10 +421,11 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "probing": Run.objects.filter(story="probe", state__in=ACTIVE, steps__node=found).first(),
         "history": Entry.objects.filter(object_type="node", object_id=str(found.pk)).order_by("-id")[:15],
     }
-    piece = request.headers.get("HX-Request") and request.method == "GET"
-    return render(
-        request, "pages/node_live.html" if piece else "pages/node.html", context, status=error.status if error else 200
-    )
+    page = "pages/node.html"
+    if request.headers.get("HX-Request") and request.method == "GET":
+        facts = request.headers.get("HX-Target") == "node-facts"
+        page = "pages/node_facts.html" if facts else "pages/node_live.html"
+    return render(request, page, context, status=error.status if error else 200)
 
 
 @allow("edit_host_keys")

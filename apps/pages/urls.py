@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from apps.pages import audit, credentials, deployments, fleet, nodes, patterns, people, recipes, runs, settings, signin
+from apps.pages import (
+    audit,
+    cluster,
+    credentials,
+    deployments,
+    explain,
+    fleet,
+    nodes,
+    patterns,
+    people,
+    recipes,
+    runs,
+    settings,
+    signin,
+)
 
 urlpatterns = [
     *fleet.urlpatterns,
@@ -16,4 +30,6 @@ urlpatterns = [
     *signin.urlpatterns,
     *people.urlpatterns,
     *audit.urlpatterns,
+    *explain.urlpatterns,
+    *cluster.urlpatterns,
 ]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils import timezone
@@ -18,7 +18,7 @@ from apps.diagnosis.vllm import Reader as VllmReader
 from apps.facts.sheet import Sheet
 from apps.facts.values import Container, Memory
 from apps.inventory import services as inventory
-from apps.inventory.models import Node
+from apps.inventory.models import Node, SheetRow
 from apps.people.models import User
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version, load_shipped
@@ -88,6 +88,9 @@ def with_evidence(sheet: Sheet) -> Sheet:
                 stdout="MemTotal:       125512704 kB\nMemAvailable:    16463872 kB\n", exit_code=0, seconds=0.01
             ),
             "docker": Evidence(stdout="28.3.3\n", stderr="", exit_code=0, seconds=0.2),
+            "container-memory": Evidence(
+                stdout="vllm_node 82000 MiB\nvllm_embeddings 9830 MiB\nreranker 8700 MiB\n", exit_code=0, seconds=0.3
+            ),
         },
     )
 
@@ -109,6 +112,17 @@ def node(name: str, address: str, *, jump: Node | None = None, sheet: Sheet | No
         inventory.store_sheet(made, with_evidence(sheet))
     made.refresh_from_db()
     return made
+
+
+def earlier(node: Node) -> None:
+    """What the head was like before its reboot."""
+    sheet = sheets.head(busy=False)
+    before = replace(
+        sheet,
+        taken_at=timezone.now().timestamp() - 1700,
+        machine=replace(sheet.machine, boot_id="the boot before") if sheet.machine else None,
+    )
+    SheetRow.objects.create(node=node, taken_at=datetime.fromtimestamp(before.taken_at, UTC), body=before.to_json())
 
 
 def look(
@@ -323,7 +337,10 @@ def seed() -> Seeded:
     users = people()
     load_shipped()
     inventory.make_credential(EDITOR, name="sparks")
-    head = node("spark-1a32", "10.1.230.180", sheet=sheets.head())
+    head = node("spark-1a32", "10.1.230.180")
+    earlier(head)
+    inventory.store_sheet(head, with_evidence(sheets.head()))
+    head.refresh_from_db()
     second = node("spark-5be3", "192.168.200.13", jump=head, sheet=sheets.second())
     away = node("pro6000", "10.1.230.77")
     inventory.not_reached(away, reason="no_route", evidence="No route to host", hop="pro6000")
