@@ -87,7 +87,7 @@ def test_the_main_job_over_ray(cluster: Cluster) -> None:
     plan = services.preview(ADMIN, deployment)
     assert stops(plan) == [], plan.problems
     clear = cluster.clears(deployment)
-    assert ("unit", "vllm-cluster.service") in {(one.kind, one.name) for one in clear}, clear
+    assert ("unit", "vllm-cluster.service") in {(one.kind, one.name) for one in clear}, "\n".join(map(str, plan.problems))
     run = cluster.launched(deployment, clear=clear)
     _prove(run, "ray")
     assert becomes(deployment, "serving", None) == ""

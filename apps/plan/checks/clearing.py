@@ -21,7 +21,7 @@ def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem
         found = way.in_the_way(spec, sheet, sheets, given)
         yield from _memory(sheet, found, given) if found else _tenants(sheet, given)
         yield from _name(spec, sheet, given)
-        yield from ports.check(spec, sheet, way.items_for(sheet, found), given)
+        yield from ports.check(spec, sheet, way.items_for(sheet, found) if found else (), given)
         yield from _consents(sheet, given)
     if len(sheets) == len(spec.nodes):
         yield from _fits(spec, {sheet.node: sheet for sheet in sheets}, given)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from apps.diagnosis.findings.holders import is_ours, unit_of
 from apps.facts.sheet import Sheet
-from apps.facts.values import Listener
+from apps.facts.values import Container, Listener
 from apps.plan.checks import way
 from apps.plan.commands import ray
 from apps.plan.spec import Clear, Given, Spec
@@ -73,11 +74,27 @@ def _busy(sheet: Sheet, listener: Listener, cleared: Sequence[Clear], given: Giv
 def _owner(sheet: Sheet, listener: Listener) -> tuple[Clear, ...]:
     """The unit and the container whose process it is, as far as the sheet can tell; else the process itself."""
     if listener.pid is None:
-        return ()
-    container = next((one for one in sheet.containers or () if one.pid == listener.pid), None)
-    unit = next((one for one in sheet.units or () if one.pid == listener.pid), None)
+        container, unit = _told_to_listen(sheet, listener.port), None
+        if container is None:
+            return ()
+    else:
+        container = next((one for one in sheet.containers or () if one.pid == listener.pid), None)
+        unit = next((one for one in sheet.units or () if one.pid == listener.pid), None)
     if container and unit is None:
         unit = unit_of(sheet, container.name)
     made = [Clear(sheet.node, "unit", unit.name)] if unit else []
     made += [Clear(sheet.node, "container", container.name)] if container else []
     return tuple(made) or (Clear(sheet.node, "process", str(listener.pid)),)
+
+
+def _told_to_listen(sheet: Sheet, port: int) -> Container | None:
+    """The one running container that publishes the port or has it in its command: who listens for root is not shown to
+    other users. None when there is none, or more than one."""
+    word, published = re.compile(rf"(?<![\w.]){port}(?![\w.])"), f":{port}->"
+    found = [
+        one
+        for one in sheet.containers or ()
+        if one.state == "running"
+        and (any(published in shown for shown in one.ports) or word.search(one.command or ""))
+    ]
+    return found[0] if len(found) == 1 else None
