@@ -10,6 +10,7 @@ Sessions are left out: after a restore everybody signs in again.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import gzip
 import hashlib
 import hmac
@@ -31,6 +32,7 @@ from django.conf import settings
 from django.core import serializers
 from django.core.management import call_command
 from django.core.management.color import no_style
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, connection, models, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
@@ -165,11 +167,18 @@ def _dump_postgresql(member: Path, snapshot: str) -> None:
     )
 
 
+class ExactMoments(DjangoJSONEncoder):
+    """Django's own cuts microseconds off, and an audit entry's hash covers them."""
+
+    def default(self, o: Any) -> Any:
+        return o.isoformat() if isinstance(o, datetime.datetime) else super().default(o)
+
+
 def _dump_lines(member: Path, snapshot: str) -> None:
     with gzip.open(member, "wt", encoding="utf-8", compresslevel=5) as file:
         for model in portable_models():
             rows = model._default_manager.order_by("pk").iterator(chunk_size=200)
-            serializers.serialize("jsonl", rows, stream=file)
+            serializers.serialize("jsonl", rows, stream=file, cls=ExactMoments)
 
 
 MAKERS = {"sqlite": _copy_sqlite, "pgdump": _dump_postgresql, "jsonl": _dump_lines}
