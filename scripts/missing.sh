@@ -16,6 +16,8 @@ lacks ps procps "the tests that look at processes"
 for shell in busybox ksh mksh; do
     lacks "$shell" "$shell" "the tests of our scripts in that shell"
 done
+PATH=$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' ':')
+lacks initdb postgresql "the tests on PostgreSQL (make test-postgres)"
 if [ -n "$packages" ]; then
     [ "$(id -u)" = 0 ] && sudo="" || sudo="sudo "
     echo "test: to run them too: ${sudo}apt-get install -y$packages" >&2
