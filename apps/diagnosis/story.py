@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from apps.diagnosis.frames import superseded
 from apps.diagnosis.lines import NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, words
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
@@ -231,9 +232,21 @@ class LogReader:
 
     def _take(self, lines: Sequence[bytes]) -> None:
         memo, story, book = self._memo, self._story, self._book
-        for number, raw in enumerate(lines, self._number + 1):
+        flags = superseded(lines) if len(lines) > 2 else bytearray()
+        again = 0  # frames passed over since; the last line of a batch never is one
+        plain: Counter[str] | None = None  # votes of the bar frame read last, when nothing but its bar was in it
+        for place, raw in enumerate(lines):
             if not raw:
                 continue
+            number = self._number + 1 + place
+            if flags and flags[place] and plain is not None:
+                again += 1
+                continue
+            if again and plain is not None:
+                _vote_again(story, plain, again)
+                again = 0
+            measured = Counter(story.votes) if place + 1 < len(flags) and flags[place + 1] else None
+            plain = None
             try:
                 prepared = memo[raw]
             except KeyError:
@@ -244,6 +257,8 @@ class LogReader:
                     memo[raw] = prepared
             if prepared is not None:
                 _take_line(book, story, self._owned(prepared), number)
+                if measured is not None and _only_a_bar(prepared) and story.open_sign is None:
+                    plain = story.votes - measured
             elif story.open_sign is not None:
                 _go_on(story, origin_of(clean(raw).decode("utf-8", "replace"))[1])
             if prepared is None or not prepared.bars:
@@ -255,6 +270,17 @@ class LogReader:
         if not prepared.bars or prepared.origin is not NOBODY or self._owner is NOBODY:
             return prepared
         return replace(prepared, origin=self._owner)
+
+
+def _vote_again(story: Story, votes: Counter[str], times: int) -> None:
+    for kind, count in votes.items():
+        story.votes[kind] += count * times
+
+
+def _only_a_bar(prepared: Prepared) -> bool:
+    """Whether all that the line says is how far a bar is: then the next frame of that bar says it again."""
+    others = prepared.signs or prepared.wrapped or prepared.in_ray_section or prepared.exception
+    return not others and all(rule.trigger in ("%", "%|") for rule, _ in prepared.rules)
 
 
 def _only_a_prefix(raw: bytes) -> Origin:
