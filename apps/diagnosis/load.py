@@ -33,6 +33,7 @@ class Load:
     expected_loads: int = 1
     phase: str = "starting"
     overall: float = 0.0
+    reached: float = 0.0  # by an earlier start in the same log: what is reported never falls
     ranks: dict[int, RankLoad] = field(default_factory=dict)
     loads: list[dict[str, float]] = field(default_factory=list)  # {"shards": n, "s": seconds} of the slowest rank
 
@@ -103,9 +104,19 @@ class Load:
             # The loads are over: what stays is the count of the model's own shards, not the drafter's.
             main = int(self.loads[0]["shards"]) if self.loads and "shards" in self.loads[0] else None
             return Progress(
-                self.phase, round(self.overall, 4), main, main, shown.unit if shown and main is not None else None
+                self.phase,
+                round(max(self.overall, self.reached), 4),
+                main,
+                main,
+                shown.unit if shown and main is not None else None,
             )
-        return Progress(self.phase, round(self.overall, 4), *_count(shown), shown.seconds_per_item, self._detail(shown))
+        return Progress(
+            self.phase,
+            round(max(self.overall, self.reached), 4),
+            *_count(shown),
+            shown.seconds_per_item,
+            self._detail(shown),
+        )
 
     def _slowest(self) -> RankLoad | None:
         counted = [state for state in self.ranks.values() if state.total is not None]

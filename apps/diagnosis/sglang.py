@@ -47,6 +47,7 @@ _KEPT = {
 
 
 def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
+    story.start_again(line)
     for found in _ARGUMENT.finditer(line.text):
         value = found["value"]
         if value != "None":

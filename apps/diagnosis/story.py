@@ -116,6 +116,19 @@ class Story:
         self.ready = True
         self.signs.clear()  # whatever went wrong before, the program got over it
 
+    def start_again(self, line: Line) -> None:
+        """The program begins anew in the same log (a container that was restarted): what was ready is no longer."""
+        if not self.ready:
+            return
+        self.ready = False
+        self.load = Load(reached=max(self.load.reached, self.load.overall))
+        self.entered.clear()
+        self.facts.pop("ready", None)
+        self.marks.pop("loads_seen", None)
+        self.fact(restarts=self.facts.get("restarts", 0) + 1)
+        self.milestone("restarted", line)
+        self.warn("restarted", "The program was started again in the same log", line, severity="warning")
+
     def suspect(self, sign: Sign, line_number: int, text: str, rank: int | None, values: dict[str, Any]) -> None:
         cause = values.pop("cause", sign.cause) or sign.reason
         if sign.strength in self.signs:

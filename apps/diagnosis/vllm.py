@@ -54,6 +54,12 @@ def _version(story: Story, match: re.Match[str], line: Line) -> None:
         story.milestone("version", line, version=match["version"])
 
 
+def _api_server(story: Story, match: re.Match[str], line: Line) -> None:
+    """The first line of a start; after one that was ready it is a start anew."""
+    story.start_again(line)
+    _version(story, match, line)
+
+
 def _headless(story: Story, match: re.Match[str], line: Line) -> None:
     _version(story, match, line)
     story.marks["headless"] = True
@@ -299,7 +305,7 @@ def _harmless(name: str, title: str) -> Act:
 
 RULES: tuple[Rule, ...] = (
     Rule("progress", "%|", re.compile(r"%"), _bar, 0),
-    _rule("version", r"vLLM API server version v?(?P<version>\d\S*)", _version, 5),
+    _rule("version", r"vLLM API server version v?(?P<version>\d\S*)", _api_server, 5),
     _rule("version", r"\u2588\s+version (?P<version>\d\S*)", _version, 5),
     _rule("model", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine \(v(?P<version>[^)]+)\)", _version, 5),

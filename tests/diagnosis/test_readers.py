@@ -384,3 +384,27 @@ def test_splitter_and_bars() -> None:
     assert origin_of("(VllmWorker rank=1 pid=222) INFO x")[0].rank == 1
     assert origin_of("(EngineCore_DP0 pid=2) x")[1] == "x"
     assert explaining.MOST_INPUTS == 1000
+
+
+STARTS = (
+    b"(APIServer pid=1) INFO 02-03 10:11:42 [api_server.py:1] vLLM API server version 0.17.1\n",
+    b"[2026-02-03 10:11:42] server_args=ServerArgs(model_path='/m', tp_size=1)\n",
+)
+READY = (
+    b"INFO:     Application startup complete.\n",
+    b"[2026-02-03 10:13:42] The server is fired up and ready to roll!\n",
+)
+
+
+@pytest.mark.parametrize(("start", "ready"), zip(STARTS, READY, strict=True), ids=["vllm", "sglang"])
+def test_a_container_that_was_restarted_is_not_ready_until_it_says_so_again(start: bytes, ready: bytes) -> None:
+    first = explain(start + ready)
+    again = explain(start + ready + start)
+    once_more = explain(start + ready + start + ready)
+    assert (first.ready, again.ready, once_more.ready) == (True, False, True)
+    assert "restarts" not in first.facts
+    assert again.facts["restarts"] == 1
+    assert [one["name"] for one in again.warnings] == ["restarted"]
+    assert again.progress is not None and first.progress is not None
+    assert again.progress.phase == "starting"
+    assert again.progress.overall >= first.progress.overall
