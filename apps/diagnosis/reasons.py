@@ -92,6 +92,14 @@ _ACCESS = [
             "unknown_host_key",
         ),
         (
+            "bad_answer",
+            "Answer can't be used",
+            "The node answered with more than can be read, or with something that is no answer to what was asked.",
+            "Log in on the node and run the same command by hand; a program that was replaced there, or a login script "
+            "that never stops printing, is the usual cause.",
+            "",
+        ),
+        (
             "sudo_denied",
             "No sudo rights",
             "The command needs root, and sudo would not run it without asking for a password.",

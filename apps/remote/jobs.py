@@ -23,7 +23,7 @@ from dataclasses import replace
 from secrets import token_hex
 
 from apps.remote import keeper
-from apps.remote.transport import ConnectionLost, JobLook, RemoteError, Result, Transport
+from apps.remote.transport import BadAnswer, ConnectionLost, JobLook, RemoteError, Result, Transport
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LARGEST_LOG = 1 << 30  # bytes
@@ -31,6 +31,10 @@ START_WITHIN_S = 30
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FRAME = re.compile(  # size, code, pid, boot id, reason, note, as keeper.LOOK prints them
+    r"(?P<state>missing|running|exited|lost) (?P<size>[0-9]{1,18}) (?P<code>-|[0-9]{1,4}) (?P<pid>-|[0-9]{1,10})"
+    r" (?P<boot_id>[\x21-\x7e]{1,64}) (?P<reason>-|[a-z_]{1,40}) (?P<note>-|[a-z_]{1,40})"
+)
 
 
 class JobNotStarted(RemoteError):
@@ -75,7 +79,7 @@ class NodeJobs:
         result = self._run(text + keeper.LOOK + f"look {job_id} 0 0\n", START_WITHIN_S + self._timeout_s)
         if result.exit_code != 0:
             raise self._not_started(job_id, result)
-        return _parsed(result.stdout, nonce, [(job_id, 0)])[0]
+        return self._parsed(result.stdout, nonce, [(job_id, 0)])[0]
 
     def look(self, asked: Sequence[tuple[str, int]], *, limit: int = 262144) -> list[JobLook]:
         """Many jobs in one round trip, each with at most `limit` bytes from its offset.
@@ -94,7 +98,7 @@ class NodeJobs:
         nonce = token_hex(8)
         calls = "".join(f"look {job_id} {offset} {limit}\n" for job_id, offset in asked)
         result = self._run(_header(asked[0][0], self._boot_id_path, nonce) + keeper.LOOK + calls, self._timeout_s)
-        looks = _parsed(result.stdout, nonce, asked)
+        looks = self._parsed(result.stdout, nonce, asked)
         return looks if limit == 0 else [_drained(look, offset) for look, (_, offset) in zip(looks, asked, strict=True)]
 
     def cancel(self, job_id: str, *, grace_s: float = 10.0) -> JobLook:
@@ -114,7 +118,7 @@ class NodeJobs:
             raise JobNotEnded("cleanup_incomplete", hop=self._transport.name, evidence=f"{job_id}: {said}")
         if result.exit_code != 0:
             raise self._not_started(job_id, result)
-        return _parsed(result.stdout, nonce, [(job_id, 0)])[0]
+        return self._parsed(result.stdout, nonce, [(job_id, 0)])[0]
 
     def remove(self, job_id: str) -> None:
         """Delete the job's folder. Raises ValueError when the job still runs; fine when there is none."""
@@ -132,6 +136,21 @@ class NodeJobs:
             evidence = f"no answer about a job within {timeout_s:g} s"
             raise ConnectionLost("ssh_timeout", hop=self._transport.name, evidence=evidence)
         return result
+
+    def _parsed(self, output: bytes, nonce: str, asked: Sequence[tuple[str, int]]) -> list[JobLook]:
+        """Frames are `NONCE fields\\n`, raw bytes, `NONCE.\\n`; the nonce is random, so no data can hold it."""
+        begin, end = f"{nonce} ".encode(), f"{nonce}.\n".encode()
+        looks, at = [], 0
+        for job_id, _ in asked:
+            start = output.find(begin, at)
+            line = output.find(b"\n", start)
+            stop = output.find(end, line)
+            if min(start, line, stop) < 0:
+                evidence = "the answer about jobs ended in the middle"
+                raise ConnectionLost("ssh_timeout", hop=self._transport.name, evidence=evidence)
+            looks.append(_one(self._transport.name, job_id, output[start + len(begin) : line], output[line + 1 : stop]))
+            at = stop + len(end)
+        return looks
 
     def _not_started(self, job_id: str, result: Result) -> JobNotStarted:
         said = result.stderr.decode(errors="replace").strip()[-2000:] or f"exit code {result.exit_code}"
@@ -164,33 +183,24 @@ def _header(job_id: str, boot_id_path: str, nonce: str) -> str:
     )
 
 
-def _parsed(output: bytes, nonce: str, asked: Sequence[tuple[str, int]]) -> list[JobLook]:
-    """Frames are `NONCE fields\\n`, raw bytes, `NONCE.\\n`; the nonce is random, so no data can hold it."""
-    begin, end = f"{nonce} ".encode(), f"{nonce}.\n".encode()
-    looks, at = [], 0
-    for job_id, _ in asked:
-        start = output.find(begin, at)
-        line = output.find(b"\n", start)
-        stop = output.find(end, line)
-        if min(start, line, stop) < 0:
-            raise ConnectionLost("ssh_timeout", hop=job_id, evidence="the answer about jobs ended in the middle")
-        looks.append(_one(output[start:line].decode(), output[line + 1 : stop]))
-        at = stop + len(end)
-    return looks
-
-
-def _one(header: str, data: bytes) -> JobLook:
-    _, job_id, state, size, code, pid, boot_id, reason, note = header.split(" ")
+def _one(node: str, job_id: str, header: bytes, data: bytes) -> JobLook:
+    """One frame. Raises BadAnswer for anything else: a node that was taken over may print what it likes."""
+    said_id, _, rest = header.decode("ascii", "replace").partition(" ")
+    found = _FRAME.fullmatch(rest)
+    if found is None or said_id != job_id:
+        evidence = f"about the job {job_id} the node said {header[:200].decode('utf-8', 'replace')!r}"
+        raise BadAnswer("bad_answer", hop=node, evidence=evidence)
+    words = {name: None if word == "-" else word for name, word in found.groupdict().items()}
     return JobLook(
         id=job_id,
-        state=state,
+        state=found["state"],
         data=data,
-        size=int(size),
-        exit_code=int(code) if code != "-" else None,
-        reason=None if reason == "-" else reason,
-        pid=int(pid) if pid != "-" else None,
-        boot_id=None if boot_id == "-" else boot_id,
-        note=None if note == "-" else note,
+        size=int(found["size"]),
+        exit_code=int(words["code"]) if words["code"] else None,
+        reason=words["reason"],
+        pid=int(words["pid"]) if words["pid"] else None,
+        boot_id=words["boot_id"],
+        note=words["note"],
     )
 
 

@@ -26,6 +26,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 from apps.remote import hops, tunnel
 from apps.remote.transport import (
     AccessDenied,
+    BadAnswer,
     CannotReach,
     ConnectionLost,
     Endpoint,
@@ -39,6 +40,7 @@ from apps.remote.wire import ChannelLate, ChannelRefused, Limits, Wire, prefer
 
 PIECE = 65536  # bytes a read; measured 120 MB/s against 79 with 4 KiB
 SHELL = "/bin/sh -s"
+LARGEST_OUTPUT = 32 * 1024 * 1024  # bytes of both outputs of one command; a node must not fill our memory
 _KEY_CLASSES = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 
 Observer = Callable[[str], None]
@@ -245,7 +247,8 @@ class ParamikoTransport:
         shell's profile prints is not in the result. The script is read whole before its first word runs: a connection
         that breaks while it is sent runs nothing. `exit_code` is 255 when the shell was killed by a signal. On
         `timeout_s` the wait ends (`exit_code` None), not the command. Commands beyond `limits.sessions` wait in line.
-        Raises AccessDenied when the account may log in but can't run a shell, ConnectionLost, CannotReach(ssh_busy).
+        Raises AccessDenied when the account may log in but can't run a shell, BadAnswer when it prints more than
+        LARGEST_OUTPUT bytes, ConnectionLost, CannotReach(ssh_busy).
         """
         started = time.monotonic()
         deadline = started + timeout_s
@@ -255,6 +258,9 @@ class ParamikoTransport:
             try:
                 channel.exec_command(SHELL)
                 finished = talk.until(deadline)
+            except TooMuch:
+                evidence = f"the command printed more than {LARGEST_OUTPUT} bytes; the rest was not read"
+                raise BadAnswer("bad_answer", hop=self.name, evidence=evidence) from None
             except (paramiko.SSHException, EOFError, OSError) as error:
                 raise self._gone(str(error)) from error
             if finished and channel.exit_status == -1 and not self.probe():
@@ -499,6 +505,10 @@ class _Tunnel:
         self.close()
 
 
+class TooMuch(Exception):
+    """The outputs of one command are larger than LARGEST_OUTPUT."""
+
+
 class _Talk:
     """Sends the input and drains both outputs of one channel together, so that neither side can fill up and wait."""
 
@@ -508,7 +518,7 @@ class _Talk:
         self._left: memoryview | None = memoryview(payload)
 
     def until(self, deadline: float) -> bool:
-        """True when the command ended and its output was read; False when the deadline came first."""
+        """True when the command ended and its output was read; False when the deadline came first. Raises TooMuch."""
         ready = select.poll()
         ready.register(self.channel.fileno(), select.POLLIN)
         self.channel.settimeout(0.0)
@@ -558,6 +568,8 @@ class _Talk:
         if self.channel.recv_stderr_ready():
             self.stderr += self.channel.recv_stderr(PIECE)
             moved = True
+        if len(self.stdout) + len(self.stderr) > LARGEST_OUTPUT:
+            raise TooMuch
         return moved
 
 

@@ -15,7 +15,8 @@ class RemoteError(Exception):
     ├── CannotReach      dns, ssh_refused, ssh_timeout, no_route, jump_unreachable, jump_refused, ssh_busy
     ├── KeyProblem       host_key_unknown, host_key_changed
     ├── AccessDenied     ssh_auth
-    └── ConnectionLost   ssh_timeout: was there, is gone (the command may still run)
+    ├── ConnectionLost   ssh_timeout: was there, is gone (the command may still run)
+    └── BadAnswer        bad_answer: more than anybody asked for, or not in the form of an answer; what a node says is never trusted
 
     `reason` is a key of diagnosis.reasons; `hop` names the node whose door it was; `evidence` is the raw text seen.
     """
@@ -42,6 +43,10 @@ class AccessDenied(RemoteError):
 
 
 class ConnectionLost(RemoteError):
+    pass
+
+
+class BadAnswer(RemoteError):
     pass
 
 

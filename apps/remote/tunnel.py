@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed
 
 Given = TypeVar("Given")
-LARGEST_BODY = 64 * 1024 * 1024  # bytes of one whole answer
+LARGEST_BODY = 4 * 1024 * 1024  # bytes of one whole answer; as objects its JSON may take twenty times that
 
 
 class Tunnels(Protocol):

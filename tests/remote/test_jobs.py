@@ -16,8 +16,9 @@ import pytest
 
 from apps.remote import jobs as jobs_module
 from apps.remote.jobs import JobNotStarted, NodeJobs
+from apps.remote.recorded import Recorded
 from apps.remote.ssh import ParamikoTransport, connect
-from apps.remote.transport import ConnectionLost, JobLook, RemoteError
+from apps.remote.transport import BadAnswer, ConnectionLost, JobLook, RemoteError, Result
 from tests.openssh import OpenSsh, Sshd
 
 
@@ -438,3 +439,29 @@ def test_secrets_are_in_no_command_line_and_no_file(server: Sshd, node: Paramiko
         assert path.stat().st_mode & 0o077 == 0
     look = ended(jobs, "secret")
     assert look.data.split()[0].decode() == hashlib.sha256(secret.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"job-1 running 0 - - - -",  # a word too few
+        b"job-1 exited " + b"9" * 5000 + b" 0 - - - -",  # a number that no int takes
+        b"job-1 exited 3 zero 12 boot - -",
+        b"job-1 dancing 3 0 12 boot - -",
+        b"job-2 exited 3 0 12 boot - -",  # of another job
+        b"job-1 lost 3 - 12 boot <script> -",
+        b"job-1 exited 3 0 12 " + b"b" * 4000 + b" - -",
+        b"\xff\xfe\x00 running 0 - - - - -",
+    ],
+)
+def test_a_node_that_answers_nonsense_is_told_so(said: bytes) -> None:
+    def answer(script: str, _: bytes) -> Result:
+        nonce = script.partition("nonce=")[2].split("\n")[0].encode()
+        return Result(nonce + b" " + said + b"\nabc" + nonce + b".\n", b"", 0)
+
+    jobs = NodeJobs(Recorded("node").on("look job-1", answer))
+    with pytest.raises(BadAnswer) as caught:
+        jobs.look([("job-1", 0)])
+    assert (caught.value.reason, caught.value.hop) == ("bad_answer", "node")
+    assert len(caught.value.evidence) < 1000

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from apps.remote import ssh
 from apps.remote.ssh import NotWritten, connect, fingerprint
-from apps.remote.transport import AccessDenied, CannotReach, ConnectionLost, KeyProblem
+from apps.remote.transport import AccessDenied, BadAnswer, CannotReach, ConnectionLost, KeyProblem
 from apps.remote.wire import Limits
 from tests.openssh import OpenSsh, free_port, make_key
 
@@ -309,3 +310,15 @@ def test_closing_from_another_thread_ends_a_running_command(openssh: OpenSsh) ->
     threading.Timer(0.3, node.close).start()
     with pytest.raises(ConnectionLost):
         node.run("sleep 30")
+
+
+def test_output_without_end_is_cut_off_and_the_transport_goes_on(
+    openssh: OpenSsh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "LARGEST_OUTPUT", 300_000)
+    with connect(openssh.start("node").endpoint()) as node:
+        for script in ("yes", "yes >&2", "exec yes $(head -c 9000 /dev/zero | tr '\\0' x)"):
+            with pytest.raises(BadAnswer, match="more than 300000 bytes") as caught:
+                node.run(script, timeout_s=30)
+            assert (caught.value.reason, caught.value.hop) == ("bad_answer", "node")
+        assert node.run("head -c 200000 /dev/zero").ok
