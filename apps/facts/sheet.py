@@ -68,9 +68,9 @@ class Sheet:
 
         NUL and lone surrogates, which databases and UTF-8 refuse, become U+FFFD.
         """
-        plain = _plain(self)
-        assert isinstance(plain, dict)
-        return plain
+        body = plain(self)
+        assert isinstance(body, dict)
+        return body
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Sheet:
@@ -84,19 +84,21 @@ class Sheet:
         return sheet
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Dataclasses and tuples as objects and lists, all text in them `storable`."""
     if isinstance(value, str):
-        return _storable(value)
+        return storable(value)
     if dataclasses.is_dataclass(value):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {_storable(str(key)): _plain(each) for key, each in value.items()}
+        return {storable(str(key)): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return value
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """The text without what databases and UTF-8 refuse: NUL and lone surrogates (JSON of a node may hold them)."""
     if "\0" not in text and text.isascii():
         return text
     return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -26,7 +26,7 @@ from apps.audit import record
 from apps.audit.actor import Actor
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
-from apps.facts.sheet import Sheet
+from apps.facts.sheet import Sheet, storable
 from apps.inventory import sealing
 from apps.inventory.models import Credential, HostKey, Node, Secret, SheetRow
 from apps.remote.transport import Endpoint
@@ -453,7 +453,7 @@ def not_reached(node: Node, *, reason: str, evidence: str, hop: str) -> None:
     """The node did not answer: nothing is destroyed, the last sheet stays. A changed host key stops the node."""
     fields: dict[str, Any] = {
         "unreachable_reason": reason,
-        "unreachable_evidence": evidence[:2000],
+        "unreachable_evidence": storable(evidence[:2000]),
         "unreachable_hop": hop,
         "version": F("version") + 1,
     }
@@ -470,7 +470,7 @@ def not_reached(node: Node, *, reason: str, evidence: str, hop: str) -> None:
             object_id=str(node.pk),
             object_name=node.name,
             outcome="denied",
-            after={"seen": evidence[:300]},
+            after={"seen": storable(evidence[:300])},
         )
     Node.objects.filter(pk=node.pk).update(**fields)
     _news(node)

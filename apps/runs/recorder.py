@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from apps.deployments.models import Rank
 from apps.doorbell.ring import ring
-from apps.facts.sheet import Sheet
+from apps.facts.sheet import Sheet, plain, storable
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.step import Step as PlannedStep
@@ -86,7 +86,12 @@ class Recorder:
         row = self.rows[key]
         with transaction.atomic():
             self._fenced()
-            row.state, row.reason, row.evidence, row.note = state, reason, evidence[:4000], note[:1000]
+            row.state, row.reason, row.evidence, row.note = (
+                state,
+                reason,
+                storable(evidence[:4000]),
+                storable(note[:1000]),
+            )
             row.ended_at = timezone.now()
             row.started_at = row.started_at or row.ended_at
             row.save(update_fields=["state", "reason", "evidence", "note", "started_at", "ended_at"])
@@ -95,6 +100,7 @@ class Recorder:
     def progress(self, key: str, progress: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """What the reader of a step's output makes of it so far."""
         row = self.rows[key]
+        progress, facts = plain(dict(progress)), plain(dict(facts))
         with transaction.atomic():
             fresh = Run.objects.values_list("facts", flat=True).get(pk=self.run_id)
             merged = {**fresh, **facts}
@@ -174,7 +180,7 @@ class Recorder:
     def note(self, key: str, text: str) -> None:
         """One line of our own about a step."""
         stream = self._stream(key, "note")
-        data = text.replace("\n", " ").encode() + b"\n"
+        data = storable(" ".join(text.splitlines())).encode() + b"\n"
         chunker = Chunker(secrets=self.secrets, offset=stream.offset)
         chunker.feed(data)
         self._store(stream, chunker.cut(ended=True), ended=False, open_line=False)
@@ -242,7 +248,7 @@ class Recorder:
     def outcome(self, **values: Any) -> None:
         with transaction.atomic():
             run = Run.objects.get(pk=self.run_id)
-            self._fenced(outcome={**run.outcome, **values})
+            self._fenced(outcome={**run.outcome, **plain(values)})
 
     def cancel_asked(self) -> bool:
         """Also the moment to notice that the lease is gone."""

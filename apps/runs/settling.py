@@ -13,6 +13,7 @@ from apps.deployments import state as deployment_state
 from apps.deployments.models import Deployment
 from apps.deployments.state import Attempt
 from apps.doorbell.ring import ring_on_commit
+from apps.facts.sheet import storable
 from apps.runs.models import Reservation, Run, Step
 
 STORIES_OF_STATE = ("launch", "relaunch", "stop")  # a probe says nothing about a deployment
@@ -56,7 +57,7 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
     Run.objects.filter(pk=run.pk).update(
         state=state,
         reason=reason,
-        evidence=evidence[:4000],
+        evidence=storable(evidence[:4000]),
         ended_at=now,
         phases=phases,
         version=F("version") + 1,

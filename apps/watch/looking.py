@@ -21,6 +21,7 @@ from apps.deployments.models import Deployment, Rank
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.facts import probe
+from apps.facts.sheet import plain
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
@@ -65,8 +66,13 @@ def look() -> None:
     for node in nodes:
         future = futures.get(node.pk)
         if future is not None and future.done():
-            seen[node.name] = _with_starters(node, future.result())
-            _keep(node, seen[node.name])
+            try:
+                found = _with_starters(node, future.result())
+                _keep(node, found)
+            except Exception:  # what one node says must not end the watch over the others
+                log.exception("the look at %s could not be kept", node.name)
+                continue
+            seen[node.name] = found
     judge_all(seen)
 
 
@@ -126,8 +132,8 @@ def _keep(node: Node, seen: NodeSeen) -> None:
         body = {
             "memory": seen.memory,
             "gpus": seen.gpus,
-            "containers": [asdict(c) for c in seen.containers or ()],
-            "units": [asdict(u) for u in seen.units or ()],
+            "containers": plain(seen.containers or ()),
+            "units": plain(seen.units or ()),
             "held_mib": sum(process.mib or 0 for process in seen.processes),
         }
         Sighting.objects.update_or_create(
