@@ -119,8 +119,13 @@ def revise(
 
 
 def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:
-    """An editor's consent, so that a later relaunch by an operator may clear exactly the same again."""
+    """An editor's consent, so that a later relaunch by an operator may clear exactly the same again.
+
+    Not for a process: its number may be another program's by then.
+    """
     for item in clear:
+        if item.kind == "process":
+            continue
         Consent.objects.update_or_create(
             deployment=deployment,
             node=item.node,
@@ -131,4 +136,6 @@ def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clea
 
 
 def consented(deployment: Deployment) -> tuple[Clear, ...]:
-    return tuple(Clear(c.node, c.kind, c.name, c.disable) for c in deployment.consents.order_by("node", "kind", "name"))
+    """What an editor agreed to, on the nodes that the deployment has now. A process number is nothing to agree to for later."""
+    kept = deployment.consents.filter(node__in=deployment.revision.spec.nodes).exclude(kind="process")
+    return tuple(Clear(c.node, c.kind, c.name, c.disable) for c in kept.order_by("node", "kind", "name"))

@@ -21,6 +21,7 @@ from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
 from apps.diagnosis.refusal import Refused
+from apps.facts.sheet import storable
 from apps.inventory.models import Node
 from apps.pages import charts, forms, scripts
 from apps.pages.refusing import Error, error_of, explained
@@ -417,7 +418,7 @@ def plan_changes(shown: str, plan: Plan) -> list[dict[str, str]]:
     """What differs from the plan that the person saw (`shown`: its fingerprints as JSON)."""
     try:
         before = json.loads(shown) if len(shown) < 200_000 else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         before = {}
     if not isinstance(before, dict):
         return []
@@ -430,7 +431,7 @@ def plan_changes(shown: str, plan: Plan) -> list[dict[str, str]]:
         for key, mark in now.items()
         if before.get(key) != mark
     ]
-    return made + [{"what": "gone", "title": str(key)[:120]} for key in before if key not in now]
+    return made + [{"what": "gone", "title": storable(str(key)[:120])} for key in before if key not in now]
 
 
 def _default_clear(deployment: Deployment, story: str) -> tuple[Clear, ...]:

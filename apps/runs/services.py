@@ -37,6 +37,7 @@ SSH_PORT = 22
 PLANNED = ("launch", "relaunch", "stop")
 ACTIONS = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
 LONGEST_REASON = 2000
+LONGEST_NAME = 255  # characters of what is cleared
 
 
 @dataclass(frozen=True)
@@ -272,6 +273,14 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
         )
     revision = deployment.revision
     spec = revision.spec
+    for place, item in enumerate(clear):
+        if item.node not in spec.nodes:
+            raise Refused(
+                "bad_input",
+                f"{item.node} is no node of {deployment.name}, so nothing is cleared there.",
+                field=f"clear[{place}].node",
+                remedy="Copy the item from the plan's problems.",
+            )
     healthy = deployment.state == "serving" if deployment.observed or deployment.state == "degraded" else None
     given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear), healthy=healthy)
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
@@ -492,6 +501,21 @@ def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
                 remedy="Leave it out or use true.",
             )
         made.append(Clear(item["node"], item["kind"], item["name"], item.get("disable", False)))
+        if any(not word.isprintable() or len(word) > LONGEST_NAME for word in (item["node"], item["name"])):
+            raise Refused(
+                "bad_input",
+                f"node or name is longer than {LONGEST_NAME} characters or holds some that can't be shown.",
+                field=f"clear[{place}]",
+                remedy="Copy the item from the plan's problems.",
+            )
+    things = [(one.node, one.kind, one.name) for one in dict.fromkeys(made)]
+    if len(set(things)) != len(things):
+        raise Refused(
+            "bad_input",
+            "The same thing is named twice, with and without disable.",
+            field="clear",
+            remedy="Name it once.",
+        )
     return tuple(sorted(set(made), key=lambda c: (c.node, c.kind, c.name)))
 
 

@@ -9,11 +9,13 @@ import pytest
 from django.utils import timezone
 
 from apps.audit.models import Entry
+from apps.deployments import services as deployments
 from apps.inventory import services as inventory
+from apps.plan.spec import Clear
 from apps.runs import settling
 from apps.runs.models import Run
 from apps.runs.recorder import Recorder
-from tests.api.conftest import CONSENT, Program, Story
+from tests.api.conftest import CONSENT, EDITOR, Program, Story
 from tests.api.test_problems import is_problem
 from tests.plan import sheets
 
@@ -76,6 +78,9 @@ class TestPlan:
             ({"clear": [{"node": "a", "kind": "unit", "name": ""}]}, "clear[0].name"),
             ({"clear": [{"node": "a", "kind": "unit", "name": "x" * 1_000_000}]}, "clear[0].name"),
             ({"clear": [{"node": "a", "kind": "unit", "name": "x"}] * 501}, "clear"),
+            ({"clear": [{"node": "a", "kind": "unit", "name": "x"}]}, "clear[0].node"),  # no node of this deployment
+            ({"clear": [{"node": "spark-1a32", "kind": "unit", "name": "x\n"}]}, "clear[0]"),
+            ({"clear": [{"node": "spark-1a32", "kind": "unit", "name": "x", "disable": d} for d in (True, False)]}, "clear"),
             ({"other": 1}, "other"),
         ],
     )
@@ -122,6 +127,35 @@ class TestStart:
     def test_a_relaunch_without_a_reason_and_reasons_that_are_none(self, admin: Program, story: Story, kind: str, reason: Any) -> None:
         body = {"digest": digest_of(admin, story, story=kind), "reason": reason}
         is_problem(admin.post(path_of(story, kind), body), 422, "bad_input", "reason")
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"name": "other.service"},
+            {"name": CONSENT[0]["name"].upper()},
+            {"name": CONSENT[0]["name"].removesuffix(".service")},
+            {"name": CONSENT[0]["name"] + " "},
+            {"node": "spark-5be3"},
+            {"kind": "container"},
+            {"disable": True},
+        ],
+    )
+    def test_an_operator_clears_what_was_agreed_to_and_nothing_like_it(
+        self, program: Any, story: Story, change: dict[str, Any]
+    ) -> None:
+        agreed = (Clear(**CONSENT[0]),)
+        deployments.remember_consents(EDITOR, story.deployment, agreed, reason="agreed")
+        body = {"digest": "x", "reason": "back", "clear": [{**CONSENT[0], **change}]}
+        is_problem(program("operator").post(path_of(story, "relaunch"), body), 403, "consent_needed", "clear")
+        assert Entry.objects.filter(action="deployment:clear", outcome="denied").count() == 1
+        assert not Run.objects.exists()
+
+    def test_a_process_number_is_never_agreed_to_for_later(self, program: Any, story: Story) -> None:
+        process = {"node": "spark-1a32", "kind": "process", "name": "4711"}
+        deployments.remember_consents(EDITOR, story.deployment, (Clear(**process),), reason="this once")
+        assert deployments.consented(story.deployment) == ()
+        body = {"digest": "x", "reason": "back", "clear": [process]}
+        is_problem(program("operator").post(path_of(story, "relaunch"), body), 403, "consent_needed", "clear")
 
     def test_without_a_digest(self, admin: Program, story: Story) -> None:
         is_problem(admin.post(path_of(story, "launch"), {"reason": "x"}), 422, "bad_input", "digest")
