@@ -121,7 +121,7 @@ def _whole(body: dict[str, Any], name: str, *, least: int = 0, required: bool = 
 
 def _step(body: dict[str, Any]) -> str | None:
     value = body.get("step")
-    if value is None or (isinstance(value, str) and len(value) <= 120):
+    if value is None or (isinstance(value, str) and len(value) <= 120 and value.isprintable()):
         return value
     raise Unreadable("step must be the key of a step")
 

@@ -165,13 +165,20 @@ def _problem(problem: PermissionDenied) -> JsonResponse:
     return response
 
 
+def _path_of(address: str) -> str:
+    """The path of an address that a browser sent; / when it is none."""
+    try:
+        return urlsplit(address).path or "/"
+    except ValueError:
+        return "/"
+
+
 def _go(request: HttpRequest, path: str) -> HttpResponse:
     """To another page. htmx would follow a redirect inside a fragment, so it is told to load the page instead."""
     is_fragment = request.headers.get("HX-Request") == "true"
     here = request.get_full_path() if request.method in ("GET", "HEAD") else "/"
     if is_fragment:
-        parts = urlsplit(request.headers.get("HX-Current-URL", ""))
-        here = parts.path or "/"
+        here = _path_of(request.headers.get("HX-Current-URL", ""))
     target = path if path == "/first-run" or here == "/" else f"{path}?next={quote(here, safe='/')}"
     if is_fragment:
         return HttpResponse(status=401, headers={"HX-Redirect": target})

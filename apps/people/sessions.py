@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import timedelta
-from http.cookies import CookieError, SimpleCookie
 from importlib import import_module
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import login, logout
 from django.contrib.sessions.backends.base import SessionBase
-from django.http import HttpRequest
+from django.http import HttpRequest, parse_cookie
 from django.utils import timezone
 
 from apps.audit.actor import Actor
@@ -110,15 +109,11 @@ def end(request: HttpRequest) -> None:
 def standing_of_scope(scope: dict[str, Any]) -> Standing | None:
     """Who opens this socket, from the cookie in an ASGI scope. Reads the database: call it from a thread."""
     header = b"; ".join(value for name, value in scope.get("headers", []) if name.lower() == b"cookie")
-    cookies: SimpleCookie = SimpleCookie()
-    try:
-        cookies.load(header.decode("latin-1"))
-    except CookieError:
+    # As Django reads it for pages: an odd cookie of another program on this host must not hide ours.
+    key = parse_cookie(header.decode("latin-1")).get(settings.SESSION_COOKIE_NAME)
+    if not key:
         return None
-    morsel = cookies.get(settings.SESSION_COOKIE_NAME)
-    if morsel is None:
-        return None
-    session = import_module(settings.SESSION_ENGINE).SessionStore(morsel.value)
+    session = import_module(settings.SESSION_ENGINE).SessionStore(key)
     client = scope.get("client") or ("", 0)
     found = _standing(session, str(client[0])[:64])
     return found[0] if found else None

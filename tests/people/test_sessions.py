@@ -254,6 +254,19 @@ class TestEnds:
     def test_a_socket_without_a_session_is_nobodys(self, db: None, headers: list) -> None:
         assert sessions.standing_of_scope({"headers": headers, "client": None}) is None
 
+    @pytest.mark.parametrize("other", ['prefs={"a":1,"b":[2]}', "x=a b c", "=;;", "k\u00e9y=v", "sparkweb_9=[("])
+    def test_an_odd_cookie_of_another_program_hides_nothing(self, signed_in: SignedIn, other: str) -> None:
+        client = signed_in("viewer")
+        ours = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
+        headers = [(b"cookie", f"{other}; {ours}".encode("latin-1"))]
+        assert sessions.standing_of_scope({"headers": headers, "client": None}) is not None
+
+    @pytest.mark.parametrize("address", ["http://[::1", "http://[x]/", "\x01", "//[", "nonsense"])
+    def test_an_address_that_is_none_still_leads_to_the_sign_in(self, add: Callable[..., User], address: str) -> None:
+        add("ana")
+        answer = Client().get("/who", headers={"HX-Request": "true", "HX-Current-URL": address})
+        assert (answer.status_code, answer.headers["HX-Redirect"][:8]) == (401, "/sign-in")
+
     def test_last_seen_is_noted(self, signed_in: SignedIn) -> None:
         client = signed_in("viewer")
         with time_machine.travel(timezone.now() + timedelta(hours=1)):
