@@ -16,6 +16,7 @@ from apps.doorbell.ring import ring
 from apps.facts.sheet import Sheet, plain, storable
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
+from apps.plan.engines.site import container_name
 from apps.plan.step import Step as PlannedStep
 from apps.runs import settling
 from apps.runs.chunking import Chunker, Piece, lines_of
@@ -310,7 +311,7 @@ class Recorder:
                 node=node,
                 revision=run.revision,
                 run_id=run.pk,
-                container=f"{spec.container}-r{number}" if spec.runtime == "docker" else "",
+                container=container_name(spec, number) if spec.runtime == "docker" else "",
                 job_id=serve.job_id if serve else "",
                 boot_id=node.boot_id,
                 state="serving",
