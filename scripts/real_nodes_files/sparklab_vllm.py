@@ -1,6 +1,8 @@
-"""vLLM's CPU platform, but one that Ray may place on the GPUs that a node claims (`ray start --num-gpus=1`).
+"""vLLM's CPU platform for two nodes: one that Ray may place on the GPUs that a node claims (`ray start --num-gpus=1`).
 
-vLLM finds it by the entry point group vllm.platform_plugins. Without it the CPU platform refuses Ray.
+vLLM finds it by the entry point group vllm.platform_plugins. Without it the CPU platform refuses Ray, and ranks on two
+nodes take each other for neighbours: they compare names of shared memory, which are alike on both, and look for a
+segment that lies on the other node (`open shm in SHMManager failed`).
 """
 
 from typing import Any
@@ -10,16 +12,41 @@ def register() -> str:
     return "sparklab_vllm.LabCpuPlatform"
 
 
-def __getattr__(name: str) -> Any:
-    if name != "LabCpuPlatform":
-        raise AttributeError(name)
+def _platform() -> type:
     from vllm.platforms.cpu import CpuPlatform  # type: ignore[import-not-found]
 
     members = {
         "ray_device_key": "GPU",
         "device_control_env_var": "CUDA_VISIBLE_DEVICES",
         "ray_noset_device_env_vars": ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"],
+        "get_device_communicator_cls": classmethod(lambda cls: "sparklab_vllm.LabCpuCommunicator"),
         "__module__": __name__,
     }
-    globals()[name] = type(name, (CpuPlatform,), members)
-    return globals()[name]
+    return type("LabCpuPlatform", (CpuPlatform,), members)
+
+
+def _communicator() -> type:
+    import socket
+
+    import torch.distributed  # type: ignore[import-not-found]
+    from vllm.distributed.device_communicators.cpu_communicator import (  # type: ignore[import-not-found]
+        CpuCommunicator,
+    )
+
+    class LabCpuCommunicator(CpuCommunicator):  # type: ignore[misc]
+        def _all_group_ranks_share_shm_group_name(self) -> bool:
+            hosts = [""] * self.world_size
+            torch.distributed.all_gather_object(hosts, socket.gethostname(), group=self.device_group)
+            return len(set(hosts)) == 1 and bool(super()._all_group_ranks_share_shm_group_name())
+
+    return LabCpuCommunicator
+
+
+MADE = {"LabCpuPlatform": _platform, "LabCpuCommunicator": _communicator}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MADE:
+        raise AttributeError(name)
+    globals()[name] = made = MADE[name]()
+    return made

