@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ MOST_BYTES = 2 * 1024 * 1024
 AROUND = 6  # lines shown before and after the one that proves it
 MOST_READINGS = 40
 MOST_PAIRS = 80
+MOST_ROWS = 200
 MOST_MILESTONES = 80
 KINDS = {
     "vllm": "vLLM log",
@@ -53,6 +54,13 @@ class TextLine:
 
 
 @dataclass(frozen=True)
+class Table:
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
 class Explained:
     """One reading as the page shows it. `tone`: bad, warn, ok, busy, off."""
 
@@ -70,6 +78,7 @@ class Explained:
     warnings: tuple[Mapping[str, Any], ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
     findings: tuple[Finding, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class Source:
             return ()
         first, last = max(1, number - AROUND), min(len(self.lines), number + AROUND)
         return tuple(
-            TextLine(each, self.lines[each - 1][:600], each == number)
+            TextLine(each, self.lines[each - 1][:1200], each == number)
             for each in range(first, last + 1)
             if each == number or self.lines[each - 1].strip()
         )
@@ -134,7 +143,9 @@ def _log(reading: Reading, source: Source) -> Explained:
         sentence=known.sentence if known else "",
         confidence=str(failure.values.get("confidence", "")) if failure else "",
         lines=source.around(failure) if failure else (),
-        progress=reading.progress,
+        progress=reading.progress
+        if reading.progress and (reading.progress.overall or reading.progress.total)
+        else None,
         ranks=tuple(sorted(reading.ranks.items())) if len(reading.ranks) > 1 else (),
         milestones=tuple((one, _said(one.values)) for one in reading.milestones[:MOST_MILESTONES]),
         more_milestones=max(0, len(reading.milestones) - MOST_MILESTONES),
@@ -160,21 +171,54 @@ def _verdict(reading: Reading) -> tuple[str, str]:
 
 def _facts(found: Recognised) -> Explained:
     """A command's output: what it says, and what that means for a deployment."""
-    seen = () if found.sheet is None else findings({found.sheet.node: found.sheet})
+    seen = findings({sheet.node: sheet for sheet in found.sheets})
     mine = tuple(one for one in seen if one.name != "unreadable")
     problem = found.value.get("problem") if isinstance(found.value, dict) else None
     known = REASONS.get(str(problem)) if problem else None
     worst = mine[0].severity if mine else ""
-    tone = {"bad": "bad", "warn": "warn"}.get(worst, "bad" if problem else "ok")
-    verdict = known.title if known else mine[0].title if mine else "Readable"
+    tone = {"bad": "bad", "warn": "warn", "note": "off"}.get(worst, "bad" if problem else "ok")
+    tables, rest = _tables(found.value)
     return Explained(
         title=f"Facts: {found.fact.replace('-', ' ')}",
         tone=tone,
-        verdict=verdict,
+        verdict=known.title if known else mine[0].title if mine else "Nothing stands out",
         sentence="" if mine or not known else f"{known.sentence} {known.remedy}",
         findings=mine,
-        pairs=tuple(_pairs(found.value))[:MOST_PAIRS],
+        tables=tables,
+        pairs=tuple(_pairs(rest))[:MOST_PAIRS],
     )
+
+
+def _tables(value: Any, title: str = "") -> tuple[tuple[Table, ...], Any]:
+    """Lists of objects as tables, and what is left of the value without them."""
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        nested = [item for item in value if any(isinstance(part, list | Mapping) for part in item.values() if part)]
+        if not nested:
+            return (_table(title, value),), None
+        found = [_tables(dict(item), f"{title} {place + 1}".strip()) for place, item in enumerate(value)]
+        return tuple(one for tables, _ in found for one in tables), [rest for _, rest in found]
+    if not isinstance(value, Mapping):
+        return (), value
+    made: list[Table] = []
+    rest: dict[str, Any] = {}
+    for name, item in value.items():
+        tables, left = _tables(item, f"{title} {_label(name)}".strip())
+        if not any(table.rows == one.rows for table in tables for one in made):
+            made += tables
+        if left is not None:
+            rest[str(name)] = left
+    return tuple(made), rest
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Columns in which anything is known; aliases of an earlier column are left out."""
+    columns: dict[str, tuple[str, ...]] = {}
+    for name in dict.fromkeys(str(key) for row in rows for key in row):
+        cells = tuple("" if row.get(name) in (None, "", [], {}) else mask_text(_plain(row[name]))[:200] for row in rows)
+        if any(cells) and cells not in columns.values():
+            columns[name] = cells
+    heads = tuple(_label(name) for name in columns)
+    return Table(title, heads, tuple(zip(*columns.values(), strict=True))[:MOST_ROWS])
 
 
 def _pairs(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -183,16 +227,37 @@ def _pairs(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         for key, item in value.items():
             if not prefix and key in INNER:
                 continue
-            yield from _pairs(item, f"{prefix} {_label(key)}".strip())
+            yield from _pairs(item, f"{prefix} {key}".strip())
     elif isinstance(value, list | tuple):
-        plain = [item for item in value if not isinstance(item, Mapping | list | tuple)]
+        plain = [item for item in value if item is not None and not isinstance(item, Mapping | list | tuple)]
         if plain:
-            yield from _pairs(", ".join(_plain(item) for item in plain if item is not None), prefix)
+            yield from _pairs(", ".join(_plain(item) for item in plain), prefix)
         for place, item in enumerate(value):
             if isinstance(item, Mapping | list | tuple):
                 yield from _pairs(item, f"{prefix} {place + 1}".strip())
     elif value is not None and value != "":
-        yield prefix or "value", mask_text(_plain(value))[:400]
+        name, said = _measure(prefix or "value", value)
+        yield name or prefix, mask_text(said)[:400]
+
+
+UNITS = {
+    "s": "s",
+    "gib": "GiB",
+    "mib": "MiB",
+    "gb": "GB",
+    "pct": "%",
+    "bytes": "bytes",
+    "mbps": "Mbit/s",
+    "gbps": "Gb/s",
+}
+
+
+def _measure(name: str, value: Any) -> tuple[str, str]:
+    """The unit stands at the end of a name: `load_s` 7.4 is `load`, `7.4 s`."""
+    stem, _, unit = name.rpartition("_") if "_" in name else ("", "", name)
+    if unit in UNITS and isinstance(value, int | float) and not isinstance(value, bool):
+        return _label(stem), f"{_plain(value)} {UNITS[unit]}"
+    return _label(name), _plain(value)
 
 
 def _label(key: Any) -> str:
@@ -204,13 +269,15 @@ def _plain(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int) and abs(value) >= 100_000:
         return f"{value:,}"
-    return str(value) if not isinstance(value, float) else f"{value:g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(item) for item in value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _said(values: Mapping[str, Any]) -> str:
-    """The values of a milestone in one line: `shards 39, s 702.1`."""
-    told = [f"{_label(name)} {_plain(value)}" for name, value in values.items() if value not in (None, "", [], {})]
-    return mask_text(", ".join(told))[:200]
+    """The values of a milestone in one line: `shards 39, 702.1 s`."""
+    told = [_measure(name, value) for name, value in values.items() if value not in (None, "", [], {})]
+    return mask_text(", ".join(f"{name} {said}".strip() for name, said in told))[:200]
 
 
 @allow("view", post="view")
