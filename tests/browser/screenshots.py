@@ -24,6 +24,8 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
         "node": f"/nodes/{ids['head']}",
         "node-away": f"/nodes/{ids['away']}",
         "node-add": "/nodes/add",
+        "cluster": "/cluster",
+        "explain": "/explain",
         "recipes": "/recipes",
         "recipe": "/recipes/qwen3.5-122b-a10b-fp8",
         "audit": "/audit",

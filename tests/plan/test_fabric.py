@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from apps.facts.values import Address, Hca, Interface
 from apps.diagnosis.findings.links import twins
+from apps.facts.values import Address, Hca, Interface
 from apps.plan.fabric import Fabric, fabric_address
 from apps.plan.step import Problem
 from tests.plan.sheets import Sheet, pair
