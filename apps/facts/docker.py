@@ -1,4 +1,3 @@
-
 """Docker as its own JSON tells it, and the ways in which it can't be asked."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-
 """RDMA ports: sysfs first, ibstat, ibdev2netdev and rdma where they are installed."""
 
 from __future__ import annotations

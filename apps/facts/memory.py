@@ -1,4 +1,3 @@
-
 """Main memory: /proc/meminfo, `free` in any unit and language, and who was killed for it."""
 
 from __future__ import annotations

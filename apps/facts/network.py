@@ -1,4 +1,3 @@
-
 """Addresses, links, routes and listeners, and which interface plays which part."""
 
 from __future__ import annotations

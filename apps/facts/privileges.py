@@ -1,4 +1,3 @@
-
 """What this login may do, and the traps of a login: RemoveIPC, linger, limits."""
 
 from __future__ import annotations

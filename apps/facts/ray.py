@@ -1,4 +1,3 @@
-
 """`ray status` of every age."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-
 """Whatever comes, no parser raises; a cut, a \\r\\n or a foreign byte is no exception."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-
 """Neighbours of the handed cases: other versions, orders, units, languages, missing and extra fields."""
 
 from __future__ import annotations
