@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from apps.diagnosis.masking import mask_text
 from apps.shell import Secret
 
 
@@ -104,6 +105,9 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f:,]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
+_SECRET_NAME = re.compile(
+    r"(?:.*_)?(?:TOKEN|API_?KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|ACCESS_KEY|PRIVATE_KEY)", re.IGNORECASE
+)
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
 
 
@@ -148,7 +152,7 @@ def _patterns(spec: Spec) -> Iterator[FieldError]:
             yield FieldError(name, "must be text", remedy)
         elif not value and not may_be_empty:
             yield FieldError(name, "is missing", remedy)
-        elif value and not pattern.fullmatch(value):
+        elif value and not (pattern.fullmatch(value) and value.isprintable()):
             yield FieldError(name, f"{shown(value)} is not allowed", remedy)
     if ".." in spec.model_path.split("/"):
         yield FieldError("model_path", "must not climb with ..", "Write the path out.")
@@ -216,7 +220,7 @@ def _nodes(spec: Spec) -> Iterator[FieldError]:
 
 def _words(spec: Spec) -> Iterator[FieldError]:
     for word in spec.arguments:
-        if not word or any(ord(char) < 32 or ord(char) == 127 for char in word):
+        if not word or not word.isprintable():  # also what turns the direction of text: a plan must read as it runs
             yield FieldError(
                 "arguments", f"{shown(word)} is empty or holds control characters", "Write one word per argument."
             )
@@ -235,13 +239,27 @@ def _words(spec: Spec) -> Iterator[FieldError]:
             )
         elif name.startswith("SPARKWEB_"):
             yield FieldError("environment", f"{name} is ours", "Names that begin with SPARKWEB_ are taken.")
-        if any(char in value for char in "\0\n\r"):
-            yield FieldError("environment", f"the value of {shown(name)} holds a line break", "Use one line.")
+        if not value.replace("\t", " ").isprintable():
+            yield FieldError(
+                "environment", f"the value of {shown(name)} holds a line break or control characters", "Use one line."
+            )
     for secret in spec.secrets:
         if not _VARIABLE.fullmatch(secret.variable) or secret.variable.startswith("SPARKWEB_"):
             yield FieldError(
                 "secrets", f"{shown(secret.variable)} is no variable's name", "Use letters, digits and underscores."
             )
+    yield from _open_secrets(spec)
     given_twice = {name for name, _ in spec.environment} & {secret.variable for secret in spec.secrets}
     if given_twice:
         yield FieldError("environment", f"{', '.join(sorted(given_twice))} is also a secret", "Keep only the secret.")
+
+
+def _open_secrets(spec: Spec) -> Iterator[FieldError]:
+    """A secret in a word or value would stand in the audit trail, on pages and in the list of processes of a node."""
+    remedy = "Keep it under Settings, Secrets, and name it in the field secrets with its variable, e.g. VLLM_API_KEY."
+    words = " ".join(spec.arguments)
+    if mask_text(words) != words:
+        yield FieldError("arguments", "one of them looks like a secret, or follows an option that takes one", remedy)
+    for name, value in spec.environment:
+        if value and (_SECRET_NAME.fullmatch(name) or mask_text(value) != value):
+            yield FieldError("environment", f"the value of {shown(name)} looks like a secret", remedy)

@@ -303,3 +303,38 @@ def test_clearing_and_restoring_names_are_words(stage: Path) -> None:
     items = tuple(Clear("spark-1a32", kind, value) for kind in ("unit", "container", "process") for value in HOSTILE)
     cleared = clear(("spark-1a32",), pair(), given=Given(clear=items))
     assert [step.kind for step in cleared.stages[0].steps] == ["note"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("arguments", ("--api-key", "anything")),
+        ("arguments", ("--api-key=anything",)),
+        ("arguments", ("--hf-token", "hf_" + "a" * 34)),
+        ("arguments", ("--x", "hf_" + "a" * 34)),
+        ("environment", (("HF_TOKEN", "anything"),)),
+        ("environment", (("VLLM_API_KEY", "anything"),)),
+        ("environment", (("AWS_SECRET_ACCESS_KEY", "anything"),)),
+        ("environment", (("db_password", "anything"),)),
+        ("environment", (("NOTE", "hf_" + "a" * 34),)),
+    ],
+)
+def test_a_secret_in_the_open_is_refused_and_not_repeated(field: str, value: tuple[object, ...]) -> None:
+    errors = [error for error in validate(replace(tiny(), **{field: value})) if error.field == field]
+    assert errors and "Secrets" in errors[0].remedy
+    assert not any("anything" in error.message or "hf_aaa" in error.message for error in errors)
+
+
+def test_ordinary_words_are_no_secrets() -> None:
+    words = ("--max-num-batched-tokens", "8192", "--return-tokens-as-token-ids", "--ssl-keyfile", "/etc/tls/key.pem")
+    pairs = (("TOKENIZERS_PARALLELISM", "false"), ("HF_HUB_OFFLINE", "1"), ("HF_TOKEN_PATH", "/run/token"), ("HF_TOKEN", ""))
+    assert validate(replace(tiny(), arguments=words, environment=pairs)) == []
+
+
+@pytest.mark.parametrize("text", ["a\u202eb", "a\u200bb", "a\x1b[31m", "a\u2028b", "a\ud800"])
+@pytest.mark.parametrize("field", ["arguments", "environment", "model_path", "executable"])
+def test_nothing_that_reads_otherwise_than_it_runs(field: str, text: str) -> None:
+    values = {"arguments": ("--x", text), "environment": (("A", text),)}
+    value = values.get(field, f"/{text}")
+    spec = replace(tiny(), **{field: value}, **({"runtime": "process", "cluster": "single"} if field == "executable" else {}))
+    assert field in [error.field for error in validate(spec)]
