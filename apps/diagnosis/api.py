@@ -104,7 +104,7 @@ def error_of(body: Body) -> tuple[str, int | None] | None:
 def _code(value: Any) -> int | None:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -315,8 +315,8 @@ def mask(data: bytes, secrets: Sequence[bytes] = ()) -> bytes:
 
 
 def mask_text(text: str, secrets: Sequence[bytes] = ()) -> str:
-    """`mask` for text."""
-    return mask(text.encode("utf-8", "surrogateescape"), secrets).decode("utf-8", "surrogateescape")
+    """`mask` for text. Halves of surrogate pairs, which the JSON of a node may hold, become U+FFFD."""
+    return mask(text.encode("utf-8", "surrogatepass"), secrets).decode("utf-8", "replace")
 
 
 def safe_cut(data: bytes, secrets: Sequence[bytes] = ()) -> int:

@@ -38,7 +38,10 @@ def judge(gate: Gate, stdout: str, exit_code: int | None, stderr: str = "") -> J
         raise ValueError(f"no gate is called {name!r}; known: {', '.join(sorted(JUDGES))}")
     if exit_code is None:
         return Judged(False, message="no answer yet")
-    judged = JUDGES[name](gate, stdout, exit_code)
+    try:
+        judged = JUDGES[name](gate, stdout, exit_code)
+    except (ValueError, OverflowError, RecursionError) as problem:  # numbers of thousands of digits and the like
+        return Judged(False, message=f"the answer can't be read: {str(problem)[:200]}")
     if judged.done or judged.failed or not exit_code:
         return judged
     complaint = _complaint(stderr, stdout)

@@ -181,7 +181,7 @@ class Recorder:
     def note(self, key: str, text: str) -> None:
         """One line of our own about a step."""
         stream = self._stream(key, "note")
-        data = storable(" ".join(text.splitlines())).encode() + b"\n"
+        data = storable(" ".join(text[:4000].splitlines())).encode() + b"\n"
         chunker = Chunker(secrets=self.secrets, offset=stream.offset)
         chunker.feed(data)
         self._store(stream, chunker.cut(ended=True), ended=False, open_line=False)

@@ -139,3 +139,22 @@ def test_streams_in_any_chunking(parts: list[bytes], cuts: list[int]) -> None:
 def test_any_answer(status: int, body: bytes) -> None:
     api.models(status, body, wanted="m")
     api.chat(status, body, 5)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b'{"error":{"message":"\\ud800","code":Infinity}}',
+        b'{"error":{"message":"x","code":1e400}}',
+        b'{"error":"\\udfff"}',
+        b'{"detail":{"a":"\\ud800"}}',
+        b'{"data":[{"id":"\\ud800","max_model_len":' + b"9" * 5000 + b"}]}",
+        b'{"choices":[{"message":{"content":"\\ud800"},"finish_reason":"\\ud800"}],"usage":{"a":"\\ud800"}}',
+    ],
+)
+def test_answers_made_to_break_the_reader(body: bytes) -> None:
+    for status in (200, 400, 503):
+        for found in (api.models(status, body, wanted="x"), api.chat(status, body, 50), api.endpoint(status, body)):
+            assert found.evidence.encode() is not None

@@ -191,3 +191,16 @@ def test_several_changes_are_all_told() -> None:
     judged = judge_sheet(preflight_gate(), replace(SEEN, models=(), images=()))
     assert [one["reason"] for one in judged.values["changes"]] == ["image_missing", "model_path_missing"]
     assert GIVEN.deployment == 7
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ({"name": "memory_free", "bytes": 5}, f"MemAvailable: {'9' * 5000} kB\n"),
+        ({"name": "ports_free", "ports": [1]}, f"LISTEN 0 4096 *:{'9' * 6000} *:*\n"),
+        ({"name": "container_running", "container": "c"}, f"exited {'9' * 5000}\n"),
+    ],
+)
+def test_numbers_that_no_int_takes_are_no_answer(gate: dict[str, object], said: str) -> None:
+    judged = judge(gate, said, 0)
+    assert not judged.done and "can't be read" in judged.message
