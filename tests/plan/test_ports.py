@@ -12,7 +12,9 @@ from tests.plan.sheets import GIVEN, pair, qwen35
 
 PORT = Listener("0.0.0.0", 30000)  # root's: neither process nor program is shown to another user
 UNITS = (
-    Unit("vllm-cluster.service", active="active", containers=("vllm_node",), exec_start="/usr/bin/docker run vllm_node"),
+    Unit(
+        "vllm-cluster.service", active="active", containers=("vllm_node",), exec_start="/usr/bin/docker run vllm_node"
+    ),
     Unit("vllm-proxy.service", active="active", exec_start="/usr/bin/python3 /opt/vllm/proxy.py --listen 8080"),
 )
 
