@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.request import RawPostDataException
 from ninja import NinjaAPI
@@ -159,16 +160,18 @@ def attach(api: NinjaAPI) -> None:
     """Let every exception of an operation become a problem. A refusal of access goes on to the middleware, which keeps
     it in the audit trail."""
 
-    def denied(request: HttpRequest, error: Any) -> HttpResponse:
+    def onward(request: HttpRequest, error: Any) -> HttpResponse:
         raise error
 
     handlers: list[tuple[type[Exception], Any]] = [
         (Exception, _internal),
+        (OperationalError, onward),  # no space, locked, gone: the site's own words for it
+        (InterfaceError, onward),
         (Refused, lambda _, error: of_refused(error)),
         (ValidationError, lambda _, error: of_validation(error)),
         (HttpError, lambda _, error: _http_error(error)),
         (Http404, lambda *_: _not_found()),
-        (PermissionDenied, denied),
+        (PermissionDenied, onward),
         (RequestDataTooBig, lambda *_: _too_large()),
         (RawPostDataException, lambda *_: _unreadable()),
     ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
+from dataclasses import asdict, dataclass
 
+from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -56,24 +59,41 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
     )
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What the page for a failure of ours says."""
+
+    status: int
+    reason: str
+    title: str
+    detail: str
+    remedy: str
+
+
+OURS = Failure(
+    500,
+    "internal",
+    "That is our mistake",
+    "The page could not be made. Nothing was changed by looking at it.",
+    "The server's log has the details.",
+)
+NO_DATABASE = Failure(
+    503,
+    "database",
+    "The database can't be used now",
+    "It is full, locked, or does not answer. Nothing of what was asked for has happened.",
+    "Free space where the database is and see that it runs (/readyz says what fails); then send it again.",
+)
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """Must work when anything else does not: no database, no context processors."""
-    title, detail = "That is our mistake", "The page could not be made. Nothing was changed by looking at it."
+    said = NO_DATABASE if isinstance(sys.exc_info()[1], OperationalError | InterfaceError) else OURS
     if request.path.startswith("/api/"):
-        body = json.dumps(
-            {
-                "type": "about:blank",
-                "title": title,
-                "status": 500,
-                "reason": "internal",
-                "field": None,
-                "detail": detail,
-                "remedy": "The server's log has the details.",
-            }
-        )
-        return HttpResponse(body, status=500, content_type="application/problem+json")
-    context = {"title": title, "detail": detail, "remedy": "The server's log has the details.", "way_on": HOME}
-    return HttpResponse(render_to_string("pages/error.html", context), status=500)
+        body = json.dumps({"type": "about:blank", "field": None, **asdict(said)})
+        return HttpResponse(body, status=said.status, content_type="application/problem+json")
+    context = {"title": said.title, "detail": said.detail, "remedy": said.remedy, "way_on": HOME}
+    return HttpResponse(render_to_string("pages/error.html", context), status=said.status)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:

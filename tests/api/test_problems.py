@@ -6,8 +6,10 @@ import time
 
 import pytest
 from django.conf import settings
+from django.db import InterfaceError, OperationalError
 from django.test import Client
 
+from apps.api import credentials as credentials_room
 from apps.api import nodes as nodes_room
 from apps.audit.models import Entry
 from apps.people.models import User
@@ -217,3 +219,16 @@ def test_hostile_text_is_only_text(admin: Program, text: str) -> None:
     ):
         is_problem(admin.post(path, body), 422, "bad_input")
     assert admin.get("nodes").body["nodes"] == []
+
+
+@pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+def test_a_database_that_is_full_or_away_says_so(
+    admin: Program, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise kind("database or disk is full")
+
+    monkeypatch.setattr(credentials_room.services, "make_credential", full)
+    is_problem(admin.post("credentials", {"name": "k"}), 503, "database")
+    page = admin.client.get("/healthz")
+    assert page.status_code == 200

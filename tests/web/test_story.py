@@ -347,3 +347,20 @@ def test_an_error_of_ours_says_so(
     response = client.get(f"/runs/{seeded.loading.pk}")
     text = response.content.decode()
     assert response.status_code == 500 and "our mistake" in text and "boom" not in text and "Traceback" not in text
+
+
+def test_a_database_that_is_full_is_not_called_our_mistake(
+    seeded: story.Seeded, signed_in: Callable[[str], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import OperationalError
+
+    from apps.runs import queries
+
+    def full(*_: object) -> None:
+        raise OperationalError("database or disk is full")
+
+    monkeypatch.setattr(queries, "track", full)
+    client = signed_in("viewer")
+    client.raise_request_exception = False
+    response = client.get(f"/runs/{seeded.loading.pk}")
+    assert response.status_code == 503 and "full, locked" in response.content.decode()
