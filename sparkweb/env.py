@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -83,6 +84,19 @@ def made_var() -> Path:
     except OSError as problem:
         raise ImproperlyConfigured(f"VAR={folder} can't be made: {problem.strerror}") from None
     return folder
+
+
+def kept_private(path: Path) -> Path:
+    """`path` of a SQLite file that only we may read: sessions are in it. SQLite gives its helpers (-wal, -shm) the same rights.
+
+    Where that can't be set (another owner, a read-only place) it is left to whoever uses the file to complain.
+    """
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            if each.exists() and each.stat().st_mode & 0o077:
+                each.chmod(0o600)
+    return path
 
 
 def kept_secret(name: str, variable: str, length: int = 48) -> str:

@@ -91,7 +91,7 @@ def _database() -> dict[str, Any]:
     if not url:
         return {
             "ENGINE": "django.db.backends.sqlite3",
-            "NAME": VAR / "sparkweb.sqlite3",
+            "NAME": env.kept_private(VAR / "sparkweb.sqlite3"),
             "OPTIONS": {
                 "timeout": 30,
                 "transaction_mode": "IMMEDIATE",
