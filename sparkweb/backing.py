@@ -37,6 +37,7 @@ from django.db import DatabaseError, connection, models, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
+from apps.audit import anchors
 from apps.audit.models import GENESIS, Entry
 from apps.audit.verifying import verify
 
@@ -528,6 +529,7 @@ def _verified(manifest: Manifest) -> dict[str, Any]:
             f"restored, but the audit trail ends elsewhere than the manifest says: {verdict['entries']} entries "
             f"instead of {manifest.audit_entries}"
         )
+    anchors.set_aside(settings.VAR / anchors.FILE)
     return verdict
 
 

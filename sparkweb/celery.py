@@ -23,6 +23,10 @@ def plan_the_beat(sender: Celery, **_: object) -> None:
         settings.WATCH_PERIOD_S, sender.signature("watch.look"), name="watch", expires=settings.WATCH_PERIOD_S
     )
 
+    sender.add_periodic_task(
+        600.0, sender.signature("watch.note_audit_head"), name="note the audit head", expires=600.0
+    )
+
 
 @worker_ready.connect
 def say_alive(**_: object) -> None:

@@ -10,15 +10,33 @@ from django.utils import timezone
 
 from apps.audit.models import Entry
 
+FILE = "audit-anchors.jsonl"  # in VAR
+
 
 def note(path: Path) -> None:
-    """Append the newest entry's number and hash to the file, which is best kept on another machine."""
+    """Append the newest entry's number and hash to the file, which is best kept on another machine; once is enough."""
     head = Entry.objects.order_by("-id").first()
-    if head is None:
+    if head is None or _last(path) == head.hash:
         return
     line = json.dumps({"seq": head.id, "hash": head.hash, "noted": timezone.now().isoformat(timespec="seconds")})
     with path.open("a", encoding="ascii") as file:
         file.write(line + "\n")
+
+
+def _last(path: Path) -> str:
+    """The hash that was noted last; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 400))
+            return str(json.loads(file.read().splitlines()[-1])["hash"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return ""
+
+
+def set_aside(path: Path) -> None:
+    """After a restore the trail ends where the backup did: what was noted since is kept under another name."""
+    if path.exists():
+        path.rename(path.with_name(f"{path.stem}-until-{timezone.now():%Y%m%dT%H%M%S}{path.suffix}"))
 
 
 def contradiction(path: Path) -> dict[str, Any] | None:

@@ -13,7 +13,14 @@ class Refused(Exception):
     """
 
     def __init__(
-        self, reason: str, detail: str, *, field: str = "", remedy: str = "", status: int = 422, evidence: str = "",
+        self,
+        reason: str,
+        detail: str,
+        *,
+        field: str = "",
+        remedy: str = "",
+        status: int = 422,
+        evidence: str = "",
         extra: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)

@@ -68,6 +68,7 @@ WATCH: tuple[str, ...] = (
     "listeners",
 )
 
+LARGEST_SECTION = 1 << 20  # bytes kept of each output of a section: a sheet is stored whole, many times
 _NONCE = re.compile(r"[A-Za-z0-9]{8,64}\Z")
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,31}\Z")
 
@@ -210,7 +211,11 @@ def _evidence(name: str, words: tuple[str, ...], sizes: dict[str, int], bodies: 
         or (code == "137" and seconds is not None and limit.isdecimal() and seconds >= int(limit))
     )
     return Evidence(
-        stdout=_text(out), stderr=_text(err), exit_code=None if late else int(code), timed_out=late, seconds=seconds
+        stdout=_text(out[:LARGEST_SECTION]),
+        stderr=_text(err[:LARGEST_SECTION]),
+        exit_code=None if late else int(code),
+        timed_out=late,
+        seconds=seconds,
     )
 
 

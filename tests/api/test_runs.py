@@ -80,7 +80,10 @@ class TestPlan:
             ({"clear": [{"node": "a", "kind": "unit", "name": "x"}] * 501}, "clear"),
             ({"clear": [{"node": "a", "kind": "unit", "name": "x"}]}, "clear[0].node"),  # no node of this deployment
             ({"clear": [{"node": "spark-1a32", "kind": "unit", "name": "x\n"}]}, "clear[0]"),
-            ({"clear": [{"node": "spark-1a32", "kind": "unit", "name": "x", "disable": d} for d in (True, False)]}, "clear"),
+            (
+                {"clear": [{"node": "spark-1a32", "kind": "unit", "name": "x", "disable": d} for d in (True, False)]},
+                "clear",
+            ),
             ({"other": 1}, "other"),
         ],
     )
@@ -122,9 +125,15 @@ class TestStart:
 
     @pytest.mark.parametrize(
         ("kind", "reason"),
-        [("relaunch", ""), ("relaunch", "   "), *((kind, bad) for kind in ("launch", "relaunch", "stop") for bad in ("x" * 2001, 5, None))],
+        [
+            ("relaunch", ""),
+            ("relaunch", "   "),
+            *((kind, bad) for kind in ("launch", "relaunch", "stop") for bad in ("x" * 2001, 5, None)),
+        ],
     )
-    def test_a_relaunch_without_a_reason_and_reasons_that_are_none(self, admin: Program, story: Story, kind: str, reason: Any) -> None:
+    def test_a_relaunch_without_a_reason_and_reasons_that_are_none(
+        self, admin: Program, story: Story, kind: str, reason: Any
+    ) -> None:
         body = {"digest": digest_of(admin, story, story=kind), "reason": reason}
         is_problem(admin.post(path_of(story, kind), body), 422, "bad_input", "reason")
 

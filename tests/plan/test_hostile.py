@@ -327,7 +327,12 @@ def test_a_secret_in_the_open_is_refused_and_not_repeated(field: str, value: tup
 
 def test_ordinary_words_are_no_secrets() -> None:
     words = ("--max-num-batched-tokens", "8192", "--return-tokens-as-token-ids", "--ssl-keyfile", "/etc/tls/key.pem")
-    pairs = (("TOKENIZERS_PARALLELISM", "false"), ("HF_HUB_OFFLINE", "1"), ("HF_TOKEN_PATH", "/run/token"), ("HF_TOKEN", ""))
+    pairs = (
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("HF_HUB_OFFLINE", "1"),
+        ("HF_TOKEN_PATH", "/run/token"),
+        ("HF_TOKEN", ""),
+    )
     assert validate(replace(tiny(), arguments=words, environment=pairs)) == []
 
 
@@ -336,5 +341,7 @@ def test_ordinary_words_are_no_secrets() -> None:
 def test_nothing_that_reads_otherwise_than_it_runs(field: str, text: str) -> None:
     values = {"arguments": ("--x", text), "environment": (("A", text),)}
     value = values.get(field, f"/{text}")
-    spec = replace(tiny(), **{field: value}, **({"runtime": "process", "cluster": "single"} if field == "executable" else {}))
+    spec = replace(
+        tiny(), **{field: value}, **({"runtime": "process", "cluster": "single"} if field == "executable" else {})
+    )
     assert field in [error.field for error in validate(spec)]

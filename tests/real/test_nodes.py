@@ -72,7 +72,7 @@ def test_both_nodes_tell_what_they_are(cluster: Cluster) -> None:
         assert [address.ip for address in fabric.addresses if address.family == "inet"] == [f"{FABRIC}.{part}"]
         model = next(one for one in sheet.models or () if one.path == "/models/tiny-qwen3")
         assert (model.shards, model.complete) == (4, True)
-        assert sheet.privileges is not None and sheet.privileges.sudo == "passwordless", sheet.privileges
+        assert sheet.privileges is not None and sheet.privileges.sudo == "all", sheet.privileges
         assert any(unit.name == "docker.service" and unit.active == "active" for unit in sheet.units or ())
         assert sheet.internet in (None, False)
 
@@ -156,7 +156,8 @@ def test_native_ranks_and_what_befalls_them(cluster: Cluster) -> None:
     assert becomes(deployment, "serving", None, 150) == ""
 
     cluster.real.inside(HEAD, "pkill", "-STOP", "-x", "sshd")
-    assert HEAD in becomes(deployment, "unreachable", "ssh_timeout", 150)
+    evidence = becomes(deployment, "unreachable", "ssh_busy", 150)  # the kernel accepts, nobody answers
+    assert HEAD in evidence
     cluster.real.inside(HEAD, "pkill", "-CONT", "-x", "sshd")
     assert becomes(deployment, "serving", None, 150) == ""
 
@@ -194,9 +195,10 @@ def test_a_replaced_host_key_stops_the_node(cluster: Cluster) -> None:
         run = ended(services.probe(ADMIN, [cluster.second]), 90)
         assert (run.state, run.reason) == ("failed", "host_key_changed"), (run.state, run.reason, run.evidence)
         assert Node.objects.get(pk=cluster.second.pk).state != Node.State.READY
-        with pytest.raises(Refused) as no:
-            services.probe(ADMIN, [cluster.second])
-        assert no.value.reason in ("host_key_changed", "host_key_unknown")
+        again = ended(services.probe(ADMIN, [cluster.second]), 90)
+        assert again.state == "failed" and again.reason in ("host_key_changed", "host_key_unknown"), again.reason
+        with pytest.raises(Refused):
+            cluster.start(cluster.deployment())
     finally:
         cluster.real.inside(SECOND, "sh", "-ec", "cp -p /root/keys/* /etc/ssh/ && systemctl restart ssh")
 

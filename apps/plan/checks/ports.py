@@ -94,7 +94,6 @@ def _told_to_listen(sheet: Sheet, port: int) -> Container | None:
     found = [
         one
         for one in sheet.containers or ()
-        if one.state == "running"
-        and (any(published in shown for shown in one.ports) or word.search(one.command or ""))
+        if one.state == "running" and (any(published in shown for shown in one.ports) or word.search(one.command or ""))
     ]
     return found[0] if len(found) == 1 else None

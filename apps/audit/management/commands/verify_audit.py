@@ -25,7 +25,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        path = options["anchors"] or Path(settings.VAR) / "audit-anchors.jsonl"
+        path = options["anchors"] or Path(settings.VAR) / anchors.FILE
         result = verify()
         try:
             if result["ok"] and (found := anchors.contradiction(path)):
