@@ -303,6 +303,8 @@ class Recorder:
         run.deployment.ranks.all().delete()
         for number, name in enumerate(spec.nodes):
             serve = next((row for row in self.rows.values() if row.kind == "serve" and row.rank == number), None)
+            # The job is the engine itself as a plain process, and behind Ray on the head; elsewhere it only follows a log.
+            engine = serve is not None and (spec.runtime == "process" or (spec.cluster == "ray" and number == 0))
             node = self.nodes[name]
             node.refresh_from_db()
             Rank.objects.create(
@@ -312,7 +314,7 @@ class Recorder:
                 revision=run.revision,
                 run_id=run.pk,
                 container=container_name(spec, number) if spec.runtime == "docker" else "",
-                job_id=serve.job_id if serve else "",
+                job_id=serve.job_id if serve and engine else "",
                 boot_id=node.boot_id,
                 state="serving",
                 seen_at=datetime.now(UTC),

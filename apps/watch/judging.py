@@ -19,6 +19,9 @@ class RankWanted:
     node: str
     container: str  # "" for a plain process
     boot_id: str  # of the node when it was launched
+    job_id: str = (
+        ""  # where the engine is a detached job of ours: a plain process, or `vllm serve` beside Ray's container
+    )
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class NodeSeen:
     containers: tuple[Container, ...] | None = None
     units: tuple[Unit, ...] | None = None
     processes: tuple[GpuProcess, ...] = ()
-    job_states: Mapping[int, str] | None = None  # rank -> state of its detached job, for plain processes
+    job_states: Mapping[str, str] | None = None  # job id -> state, of the detached jobs that are engines
     memory: Mapping[str, Any] | None = None
     gpus: Sequence[Mapping[str, Any]] = ()
 
@@ -74,8 +77,10 @@ def judge(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusi
 def _gone(rank: RankWanted, node: NodeSeen | None) -> bool:
     if node is None or node.reason:
         return False
+    if rank.job_id and (node.job_states or {}).get(rank.job_id) in ("exited", "lost", "missing"):
+        return True  # over Ray the container stays up without the engine
     if not rank.container:
-        return bool(node.job_states) and (node.job_states or {}).get(rank.number) in ("exited", "lost", "missing")
+        return False
     if node.containers is None:
         return False
     return not any(c.name == rank.container and c.state in ("running", "paused") for c in node.containers)

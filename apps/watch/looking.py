@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import asdict, replace
@@ -59,7 +59,7 @@ def look() -> None:
             with _lock:
                 _looking.discard(node.name)
             continue
-        jobs = {rank.number: rank.job_id for rank in ranks.get(node.name, []) if not rank.container and rank.job_id}
+        jobs = [rank.job_id for rank in ranks.get(node.name, []) if rank.job_id]
         futures[node.pk] = _threads.submit(_look_at, door, jobs)
     wait_for(futures.values(), timeout=LOOK_TIMEOUT_S + 20)
     seen: dict[str, NodeSeen] = {}
@@ -76,7 +76,7 @@ def look() -> None:
     judge_all(seen)
 
 
-def _look_at(door: Endpoint, jobs: Mapping[int, str]) -> NodeSeen:
+def _look_at(door: Endpoint, jobs: Sequence[str]) -> NodeSeen:
     """In a thread of its own; touches no database."""
     at = time.time()
     try:
@@ -86,8 +86,8 @@ def _look_at(door: Endpoint, jobs: Mapping[int, str]) -> NodeSeen:
         sheet = probe.sheet_from(door.name, at, probe.read(nonce, result.stdout))
         states = None
         if jobs:
-            looks = NodeJobs(transport).look([(job_id, 0) for job_id in jobs.values()], limit=0)
-            states = {number: one.state for number, one in zip(jobs, looks, strict=True)}
+            looks = NodeJobs(transport).look([(job_id, 0) for job_id in jobs], limit=0)
+            states = {one.id: one.state for one in looks}
     except RemoteError as trouble:
         return NodeSeen(door.name, at, reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}")
     finally:
@@ -151,7 +151,7 @@ def _keep(node: Node, seen: NodeSeen) -> None:
 def judge_all(seen: Mapping[str, NodeSeen]) -> None:
     """Conclude for every deployment that was launched well and that no run is working on."""
     for deployment in Deployment.objects.filter(archived_at=None).prefetch_related("ranks__node"):
-        ranks = [RankWanted(r.number, r.node.name, r.container, r.boot_id) for r in deployment.ranks.all()]
+        ranks = [RankWanted(r.number, r.node.name, r.container, r.boot_id, r.job_id) for r in deployment.ranks.all()]
         if not ranks or deployment.runs.filter(state__in=ACTIVE).exists() or not any(r.node in seen for r in ranks):
             continue
         attempt = newest_attempt(deployment)

@@ -166,7 +166,6 @@ def test_native_ranks_and_what_befalls_them(cluster: Cluster) -> None:
     stopped(cluster, deployment)
 
 
-@pytest.mark.xfail(strict=True, reason="the watch looks at the container only; see docs/real-nodes.md")
 def test_engine_that_ends_inside_a_living_container_is_not_serving(cluster: Cluster) -> None:
     """Over Ray the engine is a process beside the container's first: the container stays up without it."""
     deployment = cluster.deployment()

@@ -1,5 +1,7 @@
 """From looks at nodes to the state of a deployment, a row a state."""
 
+from dataclasses import replace
+
 import pytest
 
 from apps.facts.values import Container, GpuProcess, Unit
@@ -72,3 +74,20 @@ def test_a_node_that_was_not_looked_at_proves_nothing():
 def test_an_unreachable_node_does_not_hide_that_the_other_was_rebooted():
     seen = both(OLD_STACK, NodeSeen("spark-5be3", 1.0, reason="ssh_timeout", evidence="timed out"))
     assert judge(RANKS, seen).reason == "replaced"
+
+
+@pytest.mark.parametrize(
+    ("state", "found"), [("running", "serving"), ("exited", "degraded"), ("lost", "degraded"), ("missing", "degraded")]
+)
+def test_an_engine_that_ended_inside_a_living_container_is_not_serving(state, found):
+    """Over Ray the engine is a job beside the container's first process."""
+    ranks = (replace(RANKS[0], job_id="abc-9"), RANKS[1])
+    seen = {**OURS, "spark-1a32": replace(OURS["spark-1a32"], job_states={"abc-9": state})}
+    judged = judge(ranks, seen)
+    assert (judged.state, judged.reason) == (found, None if found == "serving" else "rank_lost")
+
+
+@pytest.mark.parametrize(("state", "reason"), [("running", None), ("exited", "vanished")])
+def test_a_plain_process(state, reason):
+    seen = {"box": NodeSeen("box", 1.0, boot_id="b", containers=(), job_states={"abc-1": state})}
+    assert judge((RankWanted(0, "box", "", "b", "abc-1"),), seen).reason == reason
