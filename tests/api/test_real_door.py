@@ -57,5 +57,5 @@ def test_a_closed_door_is_a_reason_and_stores_nothing(worker: Any) -> None:
     admin = program_of("admin")
     admin.post("credentials", {"name": "sparks"})
     body = {"name": "spark-1", "address": "127.0.0.1", "port": free_port(), "user": "aurora", "credential": "sparks"}
-    is_problem(admin.post("nodes", body), 422, "ssh_refused", "address")
+    is_problem(admin.post("nodes", body), 422, "ssh_refused", "port")
     assert not Node.objects.exists()
