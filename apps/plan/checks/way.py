@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 
-from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder, holders, unit_of, units_behind
+from apps.diagnosis.findings.holders import ENGINE_WORDS, NOTABLE_BYTES, Holder, holders, unit_of, units_behind
 from apps.facts.sheet import Sheet
 from apps.plan.fit import load_of, room_of
 from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
+
+STARTING_S = 1200.0  # an engine of this size loads for 10 to 15 minutes
 
 
 def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) -> tuple[Holder, ...]:
@@ -20,12 +24,36 @@ def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) 
         return ()
     load = load_of(spec, sheets)
     wanted = room.claim if room.claim is not None else (load.weights or 0) + load.runtime + (load.fixed_kv or 0)
-    if wanted <= room.after:
-        return ()
     found = [one for one in holders(sheet, given.deployment) if not one.own]
+    if wanted <= room.after:
+        young = still_starting(sheet)
+        return tuple(one for one in found if one.kind == "container" and one.name in young)
     notable = [one for one in found if one.bytes >= NOTABLE_BYTES]
     unknown = [one for one in found if one.bytes == 0 and one.kind == "container" and unit_of(sheet, one.name)]
     return tuple(notable + unknown if notable else ())
+
+
+def still_starting(sheet: Sheet) -> frozenset[str]:
+    """Foreign engine containers that a unit started a short while ago, as after a reboot: what they hold now says little about
+    what they will hold when they have loaded. Other deployments of ours are not among them."""
+    now = sheet.machine.clock_unix_s if sheet.machine else None
+    made = set()
+    for one in sheet.containers or ():
+        engine = ENGINE_WORDS.search(f"{one.name} {one.image} {one.command}")
+        since = _unix(one.started_at)
+        if now is None or since is None or not engine or one.state != "running" or "sparkweb.deployment" in one.labels:
+            continue
+        if 0 <= now - since < STARTING_S and unit_of(sheet, one.name):
+            made.add(one.name)
+    return frozenset(made)
+
+
+def _unix(moment: str | None) -> float | None:
+    """Docker's RFC 3339 with nanoseconds as unix seconds; None for what is none."""
+    try:
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", moment or "")).timestamp()
+    except ValueError:
+        return None
 
 
 def items_for(sheet: Sheet, found: Sequence[Holder]) -> tuple[Clear, ...]:
