@@ -31,6 +31,7 @@ from apps.runs.models import Run
 
 PEOPLE = (("vera", "viewer"), ("otto", "operator"), ("ada", "admin"))
 RUN_WITHIN_S = 600.0
+OLD_STACK = 3  # containers that the head's units bring back
 NOTICED_WITHIN_S = 120.0
 EVERY_SHARDS = 5  # of a load that are told
 
@@ -330,7 +331,12 @@ def play(lab: LabProcess, say: Teller, told: dict[str, Any]) -> None:
     say("both Sparks reboot")
     lab.command("reboot", "all")
     was = _wait_until_lost(deployment, say)
-    need(wait_for_run(services.probe(operator, [head, second]), say))
+    for _ in range(6):  # a plan made while the old stack is half up would not know all that is coming
+        need(wait_for_run(services.probe(operator, [head, second]), say))
+        sheet = inventory.latest_sheet(head)
+        if sheet is not None and len([c for c in sheet.containers or () if c.state == "running"]) >= OLD_STACK:
+            break
+        time.sleep(2)
     _play_relaunch(operator, deployment, say, told, was=was)
     told["seconds"] = round(time.monotonic() - started, 1)
 
