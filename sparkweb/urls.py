@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from django.urls import include, path
 
-urlpatterns = [path("", include("apps.pages.urls"))]
-if find_spec("apps.api.urls") is not None:
-    urlpatterns.insert(0, path("", include("apps.api.urls")))
+urlpatterns = [path("", include("apps.api.urls")), path("", include("apps.pages.urls"))]
 
 handler400 = "apps.pages.errors.bad_request"
 handler403 = "apps.pages.errors.forbidden"
