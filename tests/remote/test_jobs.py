@@ -362,7 +362,8 @@ def test_cancel_touches_nothing_else(node: ParamikoTransport) -> None:
 
 def test_a_gentle_end_is_given_its_time(node: ParamikoTransport) -> None:
     jobs = NodeJobs(node)
-    jobs.start("gentle", 'trap "sleep 1; echo goodbye; exit 5" TERM; echo up; while :; do sleep 0.1; done')
+    # The signal reaches the sleep too, and some shells report such an end on their own stderr: not what is tested here.
+    jobs.start("gentle", 'trap "sleep 1; echo goodbye; exit 5" TERM; echo up; while :; do sleep 0.1; done 2>/dev/null')
     until(lambda: jobs.look([("gentle", 0)])[0].data)
     look = jobs.cancel("gentle", grace_s=10)
     assert (look.state, look.exit_code) == ("exited", 5)
