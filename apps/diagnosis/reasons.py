@@ -106,6 +106,14 @@ _ACCESS = [
             "Allow the listed commands for this user with NOPASSWD in /etc/sudoers.d, or run them by hand.",
             "sudo_password not_in_sudoers sudo_not_allowed",
         ),
+        (
+            "password_gone",
+            "Password no longer there",
+            "The password that was given for this run has been forgotten: it is kept for minutes only, and never longer "
+            "than the run.",
+            "Start the run again and type the password again.",
+            "",
+        ),
     ),
     *_group(
         "access",
@@ -236,6 +244,13 @@ _HOST = _group(
         "The container image is not on this node.",
         "Pull it where there is internet and distribute it, or correct the image's name.",
         "no_such_image",
+    ),
+    (
+        "changed_since",
+        "Changed by somebody else since",
+        "A file that is to be put back is not as sparkweb had left it, so it was not touched.",
+        "Look at the file and at its old content, whose place on the node the last line names, and settle it by hand.",
+        "",
     ),
     (
         "clock_skew",
@@ -546,6 +561,22 @@ _CLUSTER = [
             "A fabric port that this deployment needs has no link.",
             "Check the cable and the port at both ends.",
             "link_down",
+        ),
+        (
+            "fabric_reverted",
+            "The node put its old network back",
+            "After the change of its network the node was not told in time to keep it, so it went back to the old one by "
+            "itself.",
+            "Compare the addresses with the cables and with the way on which the node is reached, then try again.",
+            "",
+        ),
+        (
+            "fabric_packets",
+            "Full packets do not get through",
+            "Packets as large as the MTU do not reach the other node undivided: connections would begin and then hang.",
+            "Set the same MTU at both ends and on whatever stands between them, and check that each cable joins the "
+            "ports that share a subnet.",
+            "",
         ),
         (
             "fabric_miswired",

@@ -18,13 +18,14 @@ from apps.facts import memory as _memory
 from apps.facts import models as _models
 from apps.facts import privileges as _privileges
 from apps.facts import ray as _ray
+from apps.facts import setup as _setup
 from apps.facts.fact import FACTS, Fact
 from apps.facts.sheet import Evidence, Sheet
 
 __all__ = ["PROBE", "WATCH", "read", "script", "sheet_from"]
 
 # Imported for their entry in the registry.
-_REGISTERED = (_disk, _machine, _memory, _models, _privileges, _ray)
+_REGISTERED = (_disk, _machine, _memory, _models, _privileges, _ray, _setup)
 
 PROBE: tuple[str, ...] = (
     "machine",
@@ -54,6 +55,7 @@ PROBE: tuple[str, ...] = (
     "models",
     "software",
     "privileges",
+    "setup",
     "internet",
 )
 WATCH: tuple[str, ...] = (
@@ -280,6 +282,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         software=_safely(lambda: _software(values, images)),
         privileges=values.of(_privileges.PrivilegesFact),
         internet=_safely(lambda: _internet(values)),
+        setup=values.of(_setup.SetupFact),
         killed=values.of(_memory.KilledFact),
         evidence=dict(sections),
     )

@@ -23,6 +23,7 @@ from apps.facts.values import (
     Memory,
     ModelFolder,
     Privileges,
+    Setup,
     Software,
     Unit,
 )
@@ -60,6 +61,7 @@ class Sheet:
     software: tuple[Software, ...] | None = None
     privileges: Privileges | None = None
     internet: bool | None = None
+    setup: Setup | None = None
     killed: tuple[Killed, ...] | None = None  # for memory, since boot
     evidence: dict[str, Evidence] = field(default_factory=dict)
 

@@ -287,6 +287,32 @@ class Privileges:
 
 
 @dataclass(frozen=True)
+class Folder:
+    path: str
+    owner: str | None = None
+    group: str | None = None
+    mode: str | None = None  # octal, as stat prints it
+    writable: bool | None = None  # for this login
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the node is set up: who owns what, and what is there of that which a provision run makes."""
+
+    owners: dict[str, str] = field(default_factory=dict)  # interface -> netplan, networkmanager, networkd
+    connections: dict[str, str] = field(default_factory=dict)  # interface -> active NetworkManager connection
+    ntp: bool | None = None  # time synchronisation is switched on
+    synchronised: bool | None = None
+    docker_members: tuple[str, ...] | None = None  # of the group docker; None: there is no such group
+    lingers: bool | None = None
+    files: dict[str, str] = field(default_factory=dict)  # path -> SHA-256, of our files that this login may read
+    folders: tuple[Folder, ...] = ()
+    node_key: str | None = None  # public half of the key with which this node opens the others
+    units: dict[str, str] = field(default_factory=dict)  # unit -> active, inactive …
+    tools: tuple[str, ...] = ()  # of those that a provision run would use
+
+
+@dataclass(frozen=True)
 class Killed:
     """Somebody whom the kernel or systemd-oomd ended for memory."""
 

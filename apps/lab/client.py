@@ -138,6 +138,11 @@ class Lab:
         """factor, shard_s, rank_order ("01" or "10"), shards, memory_strict."""
         self.ask("set", **values)
 
+    def bare(self, node: str, *, owner: str = "", sudo: str = "", login: str = "") -> None:
+        """Turn the node into one that nobody has set up. `owner` of the fabric: netplan, networkd, networkmanager or nobody;
+        `sudo`: the password that sudo asks for; `login`: one that opens the door."""
+        self.ask("bare", node=node, owner=owner, sudo=sudo, login=login)
+
     def remove_image(self, node: str, image: str) -> None:
         self.ask("remove-image", node=node, image=image)
 

@@ -20,7 +20,7 @@ from apps.lab.call import CONTAINER_TOOLS, TOOLS, answer
 from apps.lab.doors import Door
 from apps.lab.machine import Machine, sweep
 from apps.lab.tools import systemd
-from apps.lab.world import FAULTS, Node, Unit, World, stop_task
+from apps.lab.world import FAULTS, Ground, Node, Unit, World, stop_task
 
 
 class LabWorld(World):
@@ -31,6 +31,7 @@ class LabWorld(World):
         self.doors: dict[str, Door] = {}
         self.redirect = ""
         self.rebooting: dict[str, asyncio.Task[None]] = {}
+        self.unstranded: dict[str, list[scene.Card]] = {}
 
     async def up(self, redirect: str, ports: dict[str, int]) -> None:
         for seed in scene.NODES:
@@ -86,6 +87,7 @@ class LabWorld(World):
         node.containers, node.units, node.images = {}, {}, list(scene.IMAGES)
         node.faults.clear()
         node.booted, node.boot_id = time.time() - node.seed.uptime_s, str(uuid.uuid4())
+        node.kept_cards, node.ground = list(node.seed.cards), Ground()
         node.begin()
         figures.write_files(node, self.shards)
         assert node.machine is not None
@@ -201,6 +203,22 @@ class LabWorld(World):
         await self.fresh(node)
         await door.open()
 
+    async def network_changed(self, node: Node) -> None:
+        for card in node.cards:
+            figures.write_link(node, card)
+        if "strands" in node.faults:
+            door = self.doors[node.name]
+            await (door.open() if node.cards == self.unstranded[node.name] else door.shut())
+
+    def bare(self, node: Node, owner: str, *, sudo: str, login: str) -> None:
+        """The node as it comes out of its box, its fabric owned by `owner`."""
+        node.kept_cards = list(scene.bare(node.seed))
+        node.cards = list(node.kept_cards)
+        node.ground = Ground(sudo_password=sudo, login_password=login, ntp=False, owner=owner)
+        figures.write_bare(node)
+        for card in node.cards:
+            figures.write_link(node, card)
+
     async def down(self) -> None:
         for door in self.doors.values():
             await door.shut()
@@ -228,6 +246,8 @@ class LabWorld(World):
             self.spawn(self._freeze(node, door, float(value or 10)))
         elif name == "host-key-changed":
             door.drop()
+        elif name == "strands":
+            self.unstranded[node.name] = list(node.cards)
         elif name == "unit-revives":
             for unit in node.units.values():
                 if (
@@ -354,6 +374,9 @@ class Control:
                 if key not in node.authorized:
                     node.authorized.append(key)
                 (node.folder / "authorized").write_text("\n".join(node.authorized) + "\n")
+            elif do == "bare":
+                words = {name: str(asked.get(name, "")) for name in ("owner", "sudo", "login")}
+                world.bare(node, words["owner"], sudo=words["sudo"], login=words["login"])
             elif do == "remove-image":
                 node.images = [
                     image
@@ -405,7 +428,7 @@ async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shar
                     "address": "127.0.0.1",
                     "port": door.port,
                     "host_keys": door.fingerprints(),
-                    "addresses": world.nodes[name].seed.addresses,
+                    "addresses": world.nodes[name].addresses,
                 }
                 for name, door in world.doors.items()
             },

@@ -68,14 +68,22 @@ class Visitor(asyncssh.SSHServer):
         return True
 
     def password_auth_supported(self) -> bool:
-        return False
+        return bool(self.door.node.ground.login_password)
+
+    def validate_password(self, username: str, password: str) -> bool:
+        return username == "aurora" and password == self.door.node.ground.login_password
 
     def public_key_auth_supported(self) -> bool:
         return True
 
     def validate_public_key(self, username: str, key: SSHKey) -> bool:
         offered = key.export_public_key().decode().split()[:2]
-        return username == "aurora" and any(line.split()[:2] == offered for line in self.door.node.authorized)
+        lines = list(self.door.node.authorized)
+        with contextlib.suppress(OSError):
+            lines += (self.door.node.root / "home/aurora/.ssh/authorized_keys").read_text().splitlines()
+        return username == "aurora" and any(
+            line.split()[-len(offered) - 1 :][:2] == offered or line.split()[:2] == offered for line in lines
+        )
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> Any:
         return self.door.lead_on(self.connection, dest_host, dest_port)
@@ -274,7 +282,7 @@ class Door:
             "LANG": "C.UTF-8",
             "TMPDIR": "/tmp" if machine.mode == "mount" else str(self.node.root / "tmp"),
             "MOTD_SHOWN": "pam",
-            "SSH_CONNECTION": f"10.1.230.20 {peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 50000} {self.node.seed.addresses[0]} 22",
+            "SSH_CONNECTION": f"10.1.230.20 {peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 50000} {self.node.addresses[0]} 22",
         }
 
     async def _process(self, process: asyncssh.SSHServerProcess[bytes]) -> None:

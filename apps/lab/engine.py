@@ -410,7 +410,7 @@ class Engine:
         member = self.container.ray
         if member is None:
             await self.call.err(f"{ray.stamp(self.node)}\tINFO worker.py:2014 -- Started a local Ray instance.\n")
-            cluster = [RayNode("0" * 56, self.node.seed.addresses[0], self.node, self.container, head=True)]
+            cluster = [RayNode("0" * 56, self.node.addresses[0], self.node, self.container, head=True)]
         else:
             await self.call.err(
                 f"{self.core}{ray.stamp(self.node)}\tINFO worker.py:1821 -- Connecting to existing Ray cluster at address: {member.cluster[0].address}:6379...\n"
@@ -422,7 +422,7 @@ class Engine:
         mine = (
             self.call.environment.get("VLLM_HOST_IP")
             or self.container.environment.get("VLLM_HOST_IP")
-            or (member.address if member else self.node.seed.addresses[0])
+            or (member.address if member else self.node.addresses[0])
         )
         waited = 10
         warned = False
@@ -554,7 +554,7 @@ class Engine:
                 )
 
     def address(self, rank: Rank) -> str:
-        return rank.container.ray.address if rank.container.ray else rank.node.seed.fabric
+        return rank.container.ray.address if rank.container.ray else rank.node.fabric
 
     async def trace(self, rank: Rank, *lines: str) -> None:
         for line in lines:
@@ -585,9 +585,9 @@ class Engine:
                     if word
                 ],
             )
-            cards = {card.name: card for card in rank.node.seed.cards}
+            cards = {card.name: card for card in rank.node.cards}
             names = [name for name in interface.split(",") if name] or [
-                next(card.name for card in rank.node.seed.cards if card.address)
+                next(card.name for card in rank.node.cards if card.address)
             ]
             card = next(
                 (cards[name] for name in names if name in cards and cards[name].up and cards[name].address), None
@@ -606,7 +606,7 @@ class Engine:
             verbose = self.environment_of(rank, "NCCL_DEBUG").upper() in ("INFO", "TRACE")
             active = [
                 c
-                for c in rank.node.seed.cards
+                for c in rank.node.cards
                 if c.hca and c.up and (not hcas or any(c.hca.startswith(name.lstrip("^")) for name in hcas))
             ]
             allowed = "/dev/infiniband" in " ".join(rank.container.devices) or rank.container.privileged
@@ -955,7 +955,7 @@ def dying(name: str, rank: Rank) -> tuple[str, ...]:
             "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, remote process exited or there was a network error, NCCL version 2.28.9",
             "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
             "Last error:",
-            f"socketPollConnect: connect to {rank.node.seed.fabric}<41213> returned No route to host, exceeded error retry count after 35 attempts",
+            f"socketPollConnect: connect to {rank.node.fabric}<41213> returned No route to host, exceeded error retry count after 35 attempts",
         )
     if name == "loading":
         return (

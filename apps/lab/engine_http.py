@@ -95,7 +95,7 @@ class Server:
                 return
             status = await self._answer(writer, method, path.split("?")[0], headers, body)
             await self.engine.api(
-                f'INFO:     {self.engine.node.seed.addresses[0]}:51742 - "{method} {path} HTTP/1.1" {status}'
+                f'INFO:     {self.engine.node.addresses[0]}:51742 - "{method} {path} HTTP/1.1" {status}'
             )
             if headers.get("connection", "").lower() == "close":
                 return

@@ -179,10 +179,29 @@ def write_etc(node: Node) -> None:
     )
 
 
+def write_bare(node: Node) -> None:
+    """/etc of a Spark that nobody has set up: no group docker for its user, no GPU runtime, its fabric left to itself."""
+    etc, owner = node.root / "etc", node.ground.owner
+    (node.root / "var/lib/systemd/linger").mkdir(parents=True, exist_ok=True)
+    text(etc / "group", GROUP.replace("docker:x:988:aurora", "docker:x:988:"))
+    (etc / "docker/daemon.json").unlink(missing_ok=True)
+    for card in (card for card in node.cards if card.hca and card.cable):
+        if owner == "networkd":
+            text(
+                etc / f"systemd/network/40-{card.name}.network",
+                f"[Match]\nName={card.name}\n\n[Network]\nLinkLocalAddressing=ipv4\n",
+            )
+    if owner == "netplan":
+        rows = [
+            f"    {c.name}:\n      dhcp4: false\n      link-local: [ipv4]\n" for c in node.cards if c.hca and c.cable
+        ]
+        text(etc / "netplan/40-cx7.yaml", "network:\n  version: 2\n  ethernets:\n" + "".join(rows))
+
+
 def write_sys(node: Node) -> None:
     base = node.root / "sys"
     shutil.rmtree(base / "class", ignore_errors=True)
-    for number, card in enumerate(node.seed.cards, start=2):
+    for number, card in enumerate(node.cards, start=2):
         place = base / "class/net" / card.name
         device = base / f"devices/pci/{card.name}"
         device.mkdir(parents=True, exist_ok=True)
@@ -217,6 +236,20 @@ def write_sys(node: Node) -> None:
     text(base / "fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
 
 
+def write_link(node: Node, card: scene.Card) -> None:
+    """What /sys says of one card, in place: others may be reading."""
+    place = node.root / "sys/class/net" / card.name
+    for name, value in (
+        ("mtu", card.mtu),
+        ("operstate", "up" if card.up else "down"),
+        ("speed", card.speed if card.up else -1),
+        ("carrier", int(card.up)),
+    ):
+        put(place / name, f"{value}\n")
+    if card.hca:
+        hca_files(node.root / "sys/class/infiniband" / card.hca, card)
+
+
 def hca_files(place: Path, card: scene.Card) -> None:
     port = place / "ports/1"
     text(port / "state", "4: ACTIVE\n" if card.up else "1: DOWN\n")
@@ -231,7 +264,7 @@ def hca_files(place: Path, card: scene.Card) -> None:
         local = (
             f"fe80:0000:0000:0000:{int(parts[0], 16) ^ 2:02x}{parts[1]}:{parts[2]}ff:fe{parts[3]}:{parts[4]}{parts[5]}"
         )
-        octets = [int(word) for word in card.address.split(".")]
+        octets = [int(word) for word in (card.address or "0.0.0.0").split(".")]
         mapped = f"0000:0000:0000:0000:0000:ffff:{octets[0]:02x}{octets[1]:02x}:{octets[2]:02x}{octets[3]:02x}"
         gids[:4] = [local, local, mapped, mapped]
     for number, gid in enumerate(gids):

@@ -75,10 +75,10 @@ async def start(call: Call, container: Container, words: list[str]) -> int:
         option(words, "--node-ip-address")
         or call.environment.get("VLLM_HOST_IP")
         or container.environment.get("VLLM_HOST_IP")
-        or node.seed.addresses[0]
+        or node.addresses[0]
     )
     if "wrong-interface" in node.faults:
-        address = node.seed.management or "10.1.230.181"
+        address = node.management or "10.1.230.181"
     await call.err(f"{stamp(node)}\tINFO usage_lib.py:447 -- Usage stats collection is disabled.\n")
     if container.ray is not None or (head and port in node.listeners):
         return await call.fail(

@@ -37,6 +37,13 @@ FOLDERS = (
     "/etc/passwd",
     "/etc/group",
     "/sys/fs/cgroup",
+    "/etc/sudoers.d",
+    "/etc/netplan",
+    "/etc/systemd/network",
+    "/etc/security/limits.d",
+    "/etc/docker",
+    "/etc/default/earlyoom",
+    "/var/lib/sparkweb",
 )
 BEFORE, AFTER = rb"(?<![A-Za-z0-9_./}-])", rb"(?![A-Za-z0-9_.-])"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GIB = 1 << 30
 MEM_TOTAL_KB = 125_493_248  # 119.68 GiB
@@ -111,6 +111,7 @@ class Card:
     disabled: bool = False
     driver: str = "r8127"
     dynamic: bool = False
+    cable: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,25 +139,22 @@ class NodeSeed:
     serial: str
     uptime_s: float
 
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        return tuple(card.address for card in self.cards if card.address and card.up)
-
-    @property
-    def management(self) -> str:
-        return next((card.address for card in self.cards if not card.hca and card.address), "")
-
-    @property
-    def fabric(self) -> str:
-        return next((card.address for card in self.cards if card.hca and card.address), "")
-
 
 def cards(number: int, management: str, host: int, *, port_one_disabled: bool) -> tuple[Card, ...]:
     mac = f"4c:bb:47:5e:1{number}"
     return (
         Card("enP7s7", f"{mac}:01", management, 24, 1500, bool(management), 10000, dynamic=True),
         Card(
-            "enp1s0f0np0", f"{mac}:10", f"192.168.200.{host}", 24, 9000, True, 200000, "rocep1s0f0", driver="mlx5_core"
+            "enp1s0f0np0",
+            f"{mac}:10",
+            f"192.168.200.{host}",
+            24,
+            9000,
+            True,
+            200000,
+            "rocep1s0f0",
+            driver="mlx5_core",
+            cable=True,
         ),
         Card("enp1s0f1np1", f"{mac}:11", "", 24, 1500, False, 200000, "rocep1s0f1", port_one_disabled, "mlx5_core"),
         Card(
@@ -169,6 +167,7 @@ def cards(number: int, management: str, host: int, *, port_one_disabled: bool) -
             200000,
             "roceP2p1s0f0",
             driver="mlx5_core",
+            cable=True,
         ),
         Card("enP2p1s0f1np1", f"{mac}:15", "", 24, 1500, False, 200000, "roceP2p1s0f1", port_one_disabled, "mlx5_core"),
         Card("wlP9s9", f"{mac}:20", "", 24, 1500, False, 0, driver="mt7925e"),
@@ -284,6 +283,22 @@ NODES = (
     ),
     NodeSeed(SECOND, cards(2, "", 13, port_one_disabled=True), 17.55, 31.6, False, (), "1983924010118", 1_214_500.0),
 )
+
+
+def bare(seed: NodeSeed) -> tuple[Card, ...]:
+    """A Spark as it comes out of its box: its RoCE port down and disabled, the twin with an address that it gave itself."""
+    made = []
+    for card in seed.cards:
+        if card.name == "enp1s0f0np0":
+            card = replace(card, address="", mtu=1500, up=False, disabled=True)
+        elif card.name == "enP2p1s0f0np0":
+            card = replace(card, address="169.254.77.13", prefix=16, mtu=1500)
+        elif card.name == "enP7s7":
+            card = replace(card, address=card.address or "10.1.230.181", up=True)
+        made.append(card)
+    return tuple(made)
+
+
 UNROUTABLE = {"10.1.230.190": "pro6000"}  # third machine of the story: No route to host
 KNOWN_NAMES = {"spark-1a32": "192.168.200.12", "spark-5be3": "192.168.200.13", "pro6000": "10.1.230.190"}
 

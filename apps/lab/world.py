@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.lab.scene import GIB, IMAGES, MEM_TOTAL_KB, ImageSeed, NodeSeed, UnitSeed
+from apps.lab.scene import GIB, IMAGES, MEM_TOTAL_KB, Card, ImageSeed, NodeSeed, UnitSeed
 
 if TYPE_CHECKING:
     from apps.lab.engine import Engine
@@ -34,6 +34,7 @@ FAULTS = {
     "clock-off": "the node's clock is VALUE seconds ahead",
     "banner": "the login shell prints noise before any output",
     "duplicates": "the log prints every bar twice",
+    "strands": "a change of the node's network cuts it off until it is undone",
     "slow-rank": "the node's rank loads VALUE times slower (default 2)",
 }
 
@@ -156,6 +157,17 @@ class Listener:
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None = None
 
 
+@dataclass
+class Ground:
+    """How a node is set up. `sudo_password` empty: sudo asks nothing."""
+
+    sudo_password: str = ""
+    login_password: str = ""
+    ntp: bool = True
+    owner: str = ""  # of the fabric's interfaces: netplan, networkd, networkmanager; empty: nobody
+    connections: dict[str, dict[str, str]] = field(default_factory=dict)  # of NetworkManager, by name
+
+
 class Node:
     """One pretend Spark."""
 
@@ -164,6 +176,9 @@ class Node:
         self.machine: Machine | None = None
         self.random = random.Random(seed.name)
         self.authorized: list[str] = []
+        self.cards: list[Card] = list(seed.cards)
+        self.kept_cards: list[Card] = list(seed.cards)  # what a boot brings back
+        self.ground = Ground()
         self.faults: dict[str, str] = {}
         self.booted = time.time() - seed.uptime_s
         self.boot_id = str(uuid.uuid4())
@@ -182,6 +197,19 @@ class Node:
         self.journal: list[tuple[float, str, str]] = []
         self.util = 0
         self.busy = False
+        self.cards = list(self.kept_cards)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(card.address for card in self.cards if card.address and card.up)
+
+    @property
+    def management(self) -> str:
+        return next((card.address for card in self.cards if not card.hca and card.address), "")
+
+    @property
+    def fabric(self) -> str:
+        return next((card.address for card in self.cards if card.hca and card.address), "")
 
     @property
     def root(self) -> Path:
@@ -272,7 +300,7 @@ class Node:
         return None
 
     def owns(self, host: str) -> bool:
-        return host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", self.name, *self.seed.addresses, "172.17.0.1")
+        return host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", self.name, *self.addresses, "172.17.0.1")
 
 
 class World:
@@ -307,10 +335,14 @@ class World:
         """The daemon's world knows how."""
         raise NotImplementedError
 
+    async def network_changed(self, node: Node) -> None:
+        """A card of the node is another one now; the daemon's world knows what that means for its door."""
+        raise NotImplementedError
+
     def find(self, host: str) -> Node | None:
         """The node that has this story address."""
         for node in self.nodes.values():
-            if host == node.name or host in node.seed.addresses:
+            if host == node.name or host in node.addresses:
                 return node
         return None
 

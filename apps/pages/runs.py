@@ -34,6 +34,7 @@ TITLES = {
     "relaunch": "Relaunch",
     "stop": "Stop",
     "clear": "Clear",
+    "provision": "Provision",
     "restore": "Restore",
     "smoke": "Smoke test",
 }
@@ -93,7 +94,7 @@ def title_of(run: Run) -> str:
         return f"{words} of {run.deployment.name}"
     nodes = run.plan.get("nodes") or [run.parameters.get("name", "")]
     more = f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
-    return f"{words}{' of' if run.story == 'probe' else ''} {', '.join(nodes[:4])}{more}"
+    return f"{words}{' of' if run.story in ('probe', 'provision') else ''} {', '.join(nodes[:4])}{more}"
 
 
 def stage_rows(run: Run) -> list[StageRow]:

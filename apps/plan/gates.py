@@ -210,6 +210,16 @@ def _figure(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"
 
 
+def _network_answers(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    """What the watch on the node says: an answer of any kind proves that the node is reached over its new network."""
+    said = stdout.strip()
+    if said == "reverted":
+        return Judged(False, "fabric_reverted", "the node has put its old network back: nobody reached it in time")
+    if said in ("armed", "kept", "unchanged"):
+        return Judged(True, message="the node answers")
+    return Judged(False, message=f"the node is putting its network back: {said[:80]}" if said else "no answer yet")
+
+
 JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "memory_free": _memory_free,
     "containers_gone": _containers_gone,
@@ -217,6 +227,7 @@ JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "ray_nodes": _ray_nodes,
     "container_running": _container_running,
     "process_alive": _process_alive,
+    "network_answers": _network_answers,
 }
 TIMEOUTS = {
     "memory_free": "memory_not_released",
@@ -225,6 +236,7 @@ TIMEOUTS = {
     "ray_nodes": "ray_join_timeout",
     "container_running": "exited",
     "process_alive": "exited",
+    "network_answers": "fabric_reverted",
 }
 
 

@@ -31,8 +31,13 @@ class Step:
               foreign one may have), deployment (whose labels are ours), cleared (containers that will be cleared),
               seen (containers that ran when the plan was made), ports (that must be free already), processes ([{pid,
               names}] that will be ended), disk_bytes (free on /). The failure names what changed since the plan.
+      key     log in with a password that is given for this run only and run `script`, which puts our public key in; then
+              log in with the key.
       end     cancel the detached job that the `serve` step with key `ends` started in an earlier run of this deployment
               (TERM to the tree, then KILL); succeeds when there is no such job.
+
+    A `job` may take from earlier steps: `gate` = {"takes": {VARIABLE: key of a step}}. The variable then holds what that
+    step printed after `sparkweb-value: `. A `probe` with {"fresh": true} in its gate goes over a new login.
     """
 
     key: str  # unique in the plan and stable, e.g. "cluster.ray-head.spark-1a32"
@@ -106,7 +111,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Plan:
-    story: str  # launch, relaunch, stop, clear, probe, restore
+    story: str  # launch, relaunch, stop, clear, probe, provision, restore
     deployment: int
     revision: int
     nodes: tuple[str, ...]

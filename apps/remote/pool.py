@@ -56,11 +56,22 @@ class Pool:
         self._drop_predecessors(endpoint)
         return future.result()
 
+    def renew(self, endpoint: Endpoint) -> None:
+        """Let the next `get` log in anew, e.g. because groups changed. The connection that is warm now is closed as soon as
+        nobody uses it and nothing runs through it."""
+        self._mind_forks()
+        with self._lock:
+            future = self._warm.get(endpoint)
+            if future is not None and _usable(future):
+                del self._warm[endpoint]
+                self._retired.append(future.result())
+        self.close_idle()
+
     def close_idle(self) -> None:
         """Close connections that nobody used for `idle_s` and that no other connection runs through."""
         with self._lock:
             ready = [(endpoint, future.result()) for endpoint, future in self._warm.items() if _usable(future)]
-            parents = {id(transport.parent) for _, transport in ready}
+            parents = {id(one.parent) for one in (*(transport for _, transport in ready), *self._retired)}
             now = time.monotonic()
             idle = [
                 (endpoint, transport)
@@ -69,7 +80,10 @@ class Pool:
             ]
             for endpoint, _ in idle:
                 del self._warm[endpoint]
-        for _, transport in idle:
+            done = [one for one in self._retired if id(one) not in parents and not one.busy]
+            for transport in done:
+                self._retired.remove(transport)
+        for transport in (*(transport for _, transport in idle), *done):
             transport.close()
 
     def close(self) -> None:
@@ -78,8 +92,9 @@ class Pool:
             self._mind_forks()
             return
         with self._lock:
-            all_of_them = [future.result() for future in self._warm.values() if _usable(future)]
+            all_of_them = [*self._retired, *(future.result() for future in self._warm.values() if _usable(future))]
             self._warm.clear()
+            self._retired.clear()
         for transport in sorted(all_of_them, key=lambda each: len(hops.chain(each.endpoint)), reverse=True):
             transport.close()
 
@@ -124,11 +139,12 @@ class Pool:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._warm: dict[Endpoint, Future[ParamikoTransport]] = {}
+        self._retired: list[ParamikoTransport] = []
 
     def _mind_forks(self) -> None:
         if self._process == os.getpid():
             return
-        inherited = [future.result() for future in self._warm.values() if _usable(future)]
+        inherited = [*self._retired, *(future.result() for future in self._warm.values() if _usable(future))]
         self._start_empty()
         for transport in inherited:
             transport.abandon()

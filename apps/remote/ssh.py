@@ -144,12 +144,15 @@ def verify(endpoint: Endpoint, key: paramiko.PKey) -> None:
 
 
 def authenticate(endpoint: Endpoint, wire: Wire, *, limits: Limits) -> None:
-    """Prove who we are with the endpoint's private key. Raises AccessDenied, or ConnectionLost when the peer went
-    away.
+    """Prove who we are with the endpoint's private key, or with its password where it has one. Raises AccessDenied, or
+    ConnectionLost when the peer went away.
     """
-    key = load_key(endpoint)
+    key = None if endpoint.password else load_key(endpoint)
     try:
-        missing = wire.auth_publickey(endpoint.user, key)
+        if key is None:
+            missing = wire.auth_password(endpoint.user, endpoint.password)
+        else:
+            missing = wire.auth_publickey(endpoint.user, key)
     except paramiko.SSHException as error:
         if str(error) == "Authentication timeout.":
             evidence = f"no answer to the authentication within {limits.auth_s:g} s"
@@ -157,12 +160,13 @@ def authenticate(endpoint: Endpoint, wire: Wire, *, limits: Limits) -> None:
         if not wire.is_active() and not wire.farewell:
             evidence = "the connection ended during authentication"
             raise ConnectionLost("ssh_timeout", hop=endpoint.name, evidence=evidence) from error
-        said = wire.farewell or str(error)
+        said = "the password was not accepted" if key is None else wire.farewell or str(error)
         raise AccessDenied("ssh_auth", hop=endpoint.name, evidence=f"user {endpoint.user}: {said}") from error
     except (EOFError, OSError) as error:
         raise ConnectionLost("ssh_timeout", hop=endpoint.name, evidence=f"during authentication: {error}") from error
     if missing:
-        evidence = f"user {endpoint.user}: the key was accepted, but the server also asks for {', '.join(missing)}"
+        given = "password" if key is None else "key"
+        evidence = f"user {endpoint.user}: the {given} was accepted, but the server also asks for {', '.join(missing)}"
         raise AccessDenied("ssh_auth", hop=endpoint.name, evidence=evidence)
 
 

@@ -69,6 +69,7 @@ class Endpoint:
     private_key: str = field(repr=False)
     host_keys: tuple[tuple[str, str], ...] = ()  # (type, base64), the pinned ones; empty: nothing is trusted
     via: Endpoint | None = None
+    password: str = field(default="", repr=False)  # the first time, before our key is in; then no key is offered
 
 
 @dataclass(frozen=True)

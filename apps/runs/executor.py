@@ -24,7 +24,7 @@ from apps.facts import probe
 from apps.facts.sheet import Sheet
 from apps.plan import gates
 from apps.plan.step import Plan, Step
-from apps.remote.transport import HttpAnswer, HttpFailed, JobLook, Jobs, RemoteError, Transport
+from apps.remote.transport import HttpAnswer, HttpFailed, JobLook, Jobs, RemoteError, Result, Transport
 from apps.shell import Command, pipe
 
 ROUND_S = 0.4  # between two looks
@@ -73,6 +73,16 @@ class Doors(Protocol):
 
     def transport(self, node: str) -> Transport: ...
     def jobs(self, node: str) -> Jobs: ...
+    def opened_with(self, node: str, password: str) -> Transport:
+        """A connection of its own that was let in by a password; whoever asks for it closes it."""
+        ...
+
+    def renew(self, node: str) -> None:
+        """The next transport of this node is a new login."""
+        ...
+
+
+VALUE = "sparkweb-value: "  # begins the line of a job's output that later steps may take
 
 
 @dataclass
@@ -203,7 +213,8 @@ class Executor:
             if away is not None and now < away.next_at:
                 continue
             asked = [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
-            futures[node] = (at_work, self._pool.submit(self._look, node, self._due(at_work), asked))
+            due = self._due(at_work)
+            futures[node] = (at_work, self._pool.submit(self._look, node, due, asked, self._taken(due)))
         for node, (at_work, future) in futures.items():
             self._apply(node, at_work, future.result())
 
@@ -228,16 +239,31 @@ class Executor:
         self.last_try[step.key] = time.time()
         return step
 
+    def _taken(self, step: Step | None) -> dict[str, str]:
+        """What a job takes from the output of earlier steps."""
+        wanted = step.gate.get("takes", {}) if step is not None and step.kind == "job" else {}
+        made = {}
+        for variable, key in wanted.items():
+            said = [line.removeprefix(VALUE) for line in self.journal.tail(key) if line.startswith(VALUE)]
+            made[variable] = said[-1] if said else ""
+        return made
+
     # In the node's thread: only SSH
 
-    def _look(self, node: str, step: Step | None, asked: list[tuple[str, str, int]]) -> Seen:
+    def _look(
+        self,
+        node: str,
+        step: Step | None,
+        asked: list[tuple[str, str, int]],
+        taken: Mapping[str, str] | None = None,
+    ) -> Seen:
         seen = Seen()
         try:
             if step is not None and step.kind in ("job", "serve") and step.key not in self.launched:
                 seen.started = self.doors.jobs(node).start(
                     self.journal.job_id(step.key),
                     step.script,
-                    environment=self.environment_of(step),
+                    environment={**self.environment_of(step), **(taken or {})},
                     max_seconds=None if step.kind == "serve" else int(max(step.within_s, 60)) * 2,
                 )
             if asked:
@@ -249,7 +275,23 @@ class Executor:
             seen.trouble = trouble
         return seen
 
+    def _let_in(self, node: str, step: Step) -> Result:
+        """Open the door with the password of this run, put our key in, and see that the key opens it now."""
+        first = self.doors.opened_with(node, self.environment_of(step).get("SPARKWEB_PASSWORD", ""))
+        try:
+            result = first.run(step.script, timeout_s=30.0)
+        finally:
+            first.close()
+        if result.ok:
+            self.doors.renew(node)
+            self.doors.transport(node).run("true", timeout_s=30.0)
+        return result
+
     def _ask(self, node: str, step: Step) -> Any:
+        if step.kind == "key":
+            return self._let_in(node, step)
+        if step.kind == "probe" and step.gate.get("fresh"):
+            self.doors.renew(node)
         transport = self.doors.transport(node)
         if step.kind == "probe":
             nonce = entropy.token_hex(12)
@@ -309,6 +351,8 @@ class Executor:
             self._judge_probe(step, seen.answer)
         elif seen.answer is not None and step.kind == "wait":
             self._judge_wait(step, seen.answer)
+        elif seen.answer is not None and step.kind == "key":
+            self._judge_key(step, seen.answer)
         elif seen.answer is not None and step.kind == "smoke":
             self._judge_smoke(step, seen.answer)
 
@@ -415,6 +459,13 @@ class Executor:
             self.journal.finish(step.key, "failed", reason=judged.failed, evidence=judged.message)
         else:
             self.journal.finish(step.key, "succeeded", note=judged.message)
+
+    def _judge_key(self, step: Step, result: Result) -> None:
+        said = (result.stdout + result.stderr).decode("utf-8", "replace").strip()
+        if result.ok:
+            self.journal.finish(step.key, "succeeded", note=said.splitlines()[-1] if said else "the key opens it")
+        else:
+            self.journal.finish(step.key, "failed", reason="permission_denied", evidence=said[-2000:] or "no answer")
 
     def _judge_wait(self, step: Step, result: Any) -> None:
         printed, complained = (text.decode("utf-8", "replace") for text in (result.stdout, result.stderr))

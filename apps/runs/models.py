@@ -24,7 +24,7 @@ class Run(models.Model):
         INTERRUPTED = "interrupted"
 
     code = models.CharField(max_length=12, unique=True)  # random; job folders on nodes begin with it
-    story = models.CharField(max_length=16)  # scan probe launch relaunch stop clear restore smoke
+    story = models.CharField(max_length=16)  # scan probe launch relaunch stop clear provision restore smoke
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, null=True, related_name="runs")
     revision = models.ForeignKey(Revision, on_delete=models.PROTECT, null=True, related_name="+")
     plan: models.JSONField[Any, Any] = models.JSONField(default=dict)
@@ -166,6 +166,21 @@ class Chunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.stream_id} @{self.offset}"
+
+
+class Passing(models.Model):
+    """A password that somebody gave for one run, sealed; gone when the run has ended, or after minutes."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(max_length=120)
+    sealed_value = models.TextField()
+    until = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "name"], name="passing_once")]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.name}"
 
 
 class WorkerBeat(models.Model):

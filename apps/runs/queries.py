@@ -18,6 +18,8 @@ TRACKS = {
 NAMES = {
     "preflight": "Preflight",
     "clearing": "Clear",
+    "preparing": "Prepare",
+    "restoring": "Put back",
     "cluster": "Cluster",
     "loading": "Load",
     "verifying": "Verify",

@@ -14,7 +14,7 @@ from apps.deployments.models import Deployment
 from apps.deployments.state import Attempt
 from apps.doorbell.ring import ring_on_commit
 from apps.facts.sheet import storable
-from apps.runs.models import Reservation, Run, Step
+from apps.runs.models import Passing, Reservation, Run, Step
 
 STORIES_OF_STATE = ("launch", "relaunch", "stop")  # a probe says nothing about a deployment
 PAST = {
@@ -24,6 +24,7 @@ PAST = {
     "probe": "probed",
     "scan": "scanned",
     "clear": "cleared",
+    "provision": "provisioned",
     "restore": "restored",
 }
 
@@ -70,6 +71,7 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
         state=Step.State.CANCELLED if left == "cancelled" else Step.State.FAILED, ended_at=now
     )
     Reservation.objects.filter(run=run).delete()
+    Passing.objects.filter(run=run).delete()
     run.refresh_from_db()
     settle(run)
     outcome = "done" if state == Run.State.SUCCEEDED else "failed"

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from celery import shared_task
 
-from apps.runs import services, working
+from apps.runs import passing, services, working
 
 
 @shared_task(name="runs.advance")
@@ -18,6 +18,7 @@ def advance(run_id: int) -> None:
 
 @shared_task(name="runs.reap")
 def reap() -> None:
-    """Hand on what nobody works on: lost messages, dead workers."""
+    """Hand on what nobody works on: lost messages, dead workers. Forget passwords whose time is over."""
+    passing.forget()
     for run_id in services.stuck(older_than=timedelta(seconds=2)):
         services.wake(run_id)

@@ -10,6 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,10 +27,11 @@ from apps.plan.step import Plan
 from apps.remote import hostkeys
 from apps.remote.jobs import NodeJobs
 from apps.remote.pool import Pool
+from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import settling
+from apps.runs import passing, settling
 from apps.runs.executor import Executor
-from apps.runs.models import ACTIVE, Run
+from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,15 @@ class NodeDoors:
 
     def jobs(self, node: str) -> Jobs:
         return NodeJobs(self.transport(node))
+
+    def opened_with(self, node: str, password: str) -> Transport:
+        if node in self.refused:
+            raise self.refused[node]
+        return connect(replace(self.endpoints[node], password=password))
+
+    def renew(self, node: str) -> None:
+        if node in self.endpoints:
+            pool().renew(self.endpoints[node])
 
 
 def claim(run_id: int) -> str | None:
@@ -165,11 +176,15 @@ def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str,
     """(values to mask, variables by step key). Raises Refused when a secret is missing."""
     values: dict[str, str] = {}
     by_step: dict[str, Mapping[str, str]] = {}
+    done = set(run.steps.filter(state=Step.State.SUCCEEDED).values_list("key", flat=True))
     for stage in Plan.from_json(run.plan).stages:
         for step in stage.steps:
-            variables = {"SPARKWEB_RUN": str(run.pk)}
+            variables = {"SPARKWEB_RUN": str(run.pk), "SPARKWEB_CODE": run.code}
             for secret in step.secrets:
-                values.setdefault(secret.name, inventory.secret_value(secret.name))
+                if step.key in done and passing.is_passing(secret.name):
+                    continue  # used, and perhaps forgotten already
+                if secret.name not in values:
+                    values[secret.name] = passing.value(run, secret.name) or inventory.secret_value(secret.name)
                 variables[secret.variable] = values[secret.name]
             by_step[step.key] = variables
     return tuple(value.encode() for value in values.values()), by_step

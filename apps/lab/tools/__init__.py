@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from apps.lab.tools import fabric, hardware, network, packages, system  # noqa: F401
+from apps.lab.tools import fabric, hardware, network, packages, setup, system  # noqa: F401
 
 from apps.lab.tools import docker, systemd  # noqa: F401  isort: skip

@@ -13,6 +13,7 @@ from apps.lab import ray, runtime, scene
 from apps.lab.call import Call, tool
 from apps.lab.scene import ImageSeed
 from apps.lab.template import Template, TemplateError, go_json
+from apps.lab.tools import setup
 from apps.lab.world import Container, Node
 
 VERSION = "28.3.3"
@@ -266,7 +267,7 @@ async def docker(call: Call) -> int:
         if flag in ("-H", "--host", "--context", "-c", "--config"):
             words.pop(0) if words else None
     verb = words.pop(0) if words else ""
-    if "docker-denied" in call.node.faults and not call.root:
+    if not call.root and ("docker-denied" in call.node.faults or not setup.in_group(call, "docker")):
         return await call.fail(f"permission denied while trying to connect to the docker API at {SOCKET}\n")
     unit = call.node.units.get("docker.service")
     if (unit is not None and unit.active != "active") or "docker-down" in call.node.faults:
@@ -368,7 +369,7 @@ async def info(call: Call, words: list[str]) -> int:
         "DefaultRuntime": "runc",
         "Runtimes": {
             "io.containerd.runc.v2": {"path": "runc"},
-            "nvidia": {"path": "nvidia-container-runtime"},
+            **({"nvidia": {"path": "nvidia-container-runtime"}} if setup.has_gpu_runtime(call) else {}),
             "runc": {"path": "runc"},
         },
         "SecurityOptions": ["name=apparmor", "name=seccomp,profile=builtin", "name=cgroupns"],
@@ -383,7 +384,7 @@ async def info(call: Call, words: list[str]) -> int:
     else:
         await call.out(
             f"Client: Docker Engine - Community\n Version:    {VERSION}\n\nServer:\n Containers: {len(containers)}\n  Running: {running}\n Server Version: {VERSION}\n Storage Driver: overlay2\n"
-            f" Runtimes: io.containerd.runc.v2 nvidia runc\n Default Runtime: runc\n Kernel Version: {scene.KERNEL}\n Operating System: Ubuntu 24.04.3 LTS\n Architecture: aarch64\n CPUs: 20\n Name: {node.name}\n"
+            f" Runtimes: io.containerd.runc.v2 {'nvidia ' if setup.has_gpu_runtime(call) else ''}runc\n Default Runtime: runc\n Kernel Version: {scene.KERNEL}\n Operating System: Ubuntu 24.04.3 LTS\n Architecture: aarch64\n CPUs: 20\n Name: {node.name}\n"
         )
     return 0
 

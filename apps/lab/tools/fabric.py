@@ -6,10 +6,13 @@ import json
 
 from apps.lab.call import Call, tool
 from apps.lab.scene import Card
+from apps.lab.tools import setup
 from apps.lab.world import Node
 
 
 def flags(card: Card) -> list[str]:
+    if card.disabled:
+        return ["BROADCAST", "MULTICAST"]
     return ["BROADCAST", "MULTICAST", "UP", "LOWER_UP"] if card.up else ["NO-CARRIER", "BROADCAST", "MULTICAST", "UP"]
 
 
@@ -46,7 +49,7 @@ def entries(node: Node, *, addresses: bool) -> list[dict[str, object]]:
                 "preferred_life_time": forever,
             }
         ]
-    for number, card in enumerate(node.seed.cards, start=2):
+    for number, card in enumerate(node.cards, start=2):
         entry: dict[str, object] = {
             "ifindex": number,
             "ifname": card.name,
@@ -69,7 +72,7 @@ def entries(node: Node, *, addresses: bool) -> list[dict[str, object]]:
                         "local": card.address,
                         "prefixlen": card.prefix,
                         "broadcast": broadcast(card.address),
-                        "scope": "global",
+                        "scope": "link" if card.address.startswith("169.254.") else "global",
                         **({"dynamic": True, "noprefixroute": True} if card.dynamic else {}),
                         "label": card.name,
                         "valid_life_time": forever,
@@ -120,7 +123,7 @@ def entries(node: Node, *, addresses: bool) -> list[dict[str, object]]:
 
 def routes(node: Node) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
-    for card in node.seed.cards:
+    for card in node.cards:
         if card.address and card.up:
             if not card.hca and node.seed.internet:
                 found.append(
@@ -193,8 +196,10 @@ async def ip(call: Call) -> int:
             else f'Object "{what}" is unknown, try "ip help".\n',
             255 if not what else 1,
         )
-    if len(rest) > 1 and rest[1] in ("add", "del", "set", "flush"):
-        return 0 if call.root else await call.fail("RTNETLINK answers: Operation not permitted\n", 2)
+    if len(rest) > 1 and rest[1] in ("add", "replace", "del", "set", "flush"):
+        if not call.root:
+            return await call.fail("RTNETLINK answers: Operation not permitted\n", 2)
+        return await setup.ip_change(call, rest[1:])
     wanted = next((word for word in rest[1:] if word not in ("show", "list", "dev", "up", "scope", "global")), None)
     found = entries(node, addresses=addresses)
     if wanted is not None:
@@ -232,7 +237,7 @@ async def ip(call: Call) -> int:
 
 
 async def route_get(call: Call, target: str, as_json: bool) -> int:
-    for card in call.node.seed.cards:
+    for card in call.node.cards:
         if card.address and card.up and target.rsplit(".", 1)[0] == card.address.rsplit(".", 1)[0]:
             if as_json:
                 await call.out(
@@ -254,7 +259,7 @@ async def route_get(call: Call, target: str, as_json: bool) -> int:
                 await call.out(f"{target} dev {card.name} src {card.address} uid 1000 \n    cache \n")
             return 0
     if call.node.seed.internet:
-        card = call.node.seed.cards[0]
+        card = call.node.cards[0]
         gateway = card.address.rsplit(".", 1)[0] + ".1"
         if as_json:
             await call.out(
@@ -280,7 +285,7 @@ async def route_get(call: Call, target: str, as_json: bool) -> int:
 
 
 def fabric(node: Node) -> list[Card]:
-    return [card for card in node.seed.cards if card.hca]
+    return [card for card in node.cards if card.hca]
 
 
 @tool("ibdev2netdev")
@@ -363,7 +368,7 @@ async def show_gids(call: Call) -> int:
         "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---\n"
     )
     for card in fabric(call.node):
-        if card.up:
+        if card.up and card.address:
             octets = "".join(f"{int(word):02x}" for word in card.address.split("."))
             await call.out(
                 f"{card.hca}\t1\t3\t0000:0000:0000:0000:0000:ffff:{octets[:4]}:{octets[4:]}\t{card.address}  \tv2\t{card.name}\n"
@@ -374,7 +379,7 @@ async def show_gids(call: Call) -> int:
 @tool("ethtool")
 async def ethtool(call: Call) -> int:
     names = [word for word in call.arguments if not word.startswith("-")]
-    card = next((card for card in call.node.seed.cards if names and card.name == names[0]), None)
+    card = next((card for card in call.node.cards if names and card.name == names[0]), None)
     if card is None:
         return await call.fail(
             "netlink error: no device matches name (offset 24)\nnetlink error: No such device\nCannot get device settings: No such device\n",

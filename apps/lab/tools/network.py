@@ -37,9 +37,7 @@ def reach(node: Node, host: str, port: int) -> Listener:
     target = node if address == "127.0.0.1" or node.owns(address) else node.world.find(address)
     if target is None:
         raise Refused("no_route" if address in scene.UNROUTABLE or not node.seed.internet else "timeout")
-    if target is not node and (
-        target.machine is None or (address == target.seed.management and not node.seed.management)
-    ):
+    if target is not node and (target.machine is None or (address == target.management and not node.management)):
         raise Refused("no_route")
     listener = target.listeners.get(port)
     if port == 22:
@@ -231,13 +229,15 @@ async def wget(call: Call) -> int:
 
 @tool("ping")
 async def ping(call: Call) -> int:
-    words, count, size, host = list(call.arguments), 4, 56, ""
+    words, count, size, host, undivided, leaving = list(call.arguments), 4, 56, "", False, ""
     while words:
         word = words.pop(0)
         if word in ("-c", "-s", "-W", "-w", "-I", "-M", "-i"):
             value = words.pop(0) if words else ""
             count = int(value) if word == "-c" else count
             size = int(value) if word == "-s" else size
+            undivided = undivided or (word, value) == ("-M", "do")
+            leaving = value if word == "-I" else leaving
         elif word.startswith("-c"):
             count = int(word[2:])
         elif not word.startswith("-"):
@@ -247,7 +247,7 @@ async def ping(call: Call) -> int:
     except Refused:
         return await call.fail(f"ping: {host}: Name or service not known\n", 2)
     target = call.node if address == "127.0.0.1" else call.node.world.find(address)
-    if target is None or (target is not call.node and address not in [c.address for c in target.seed.cards if c.hca]):
+    if target is None or (target is not call.node and address not in [c.address for c in target.cards if c.hca]):
         if (
             address not in scene.UNROUTABLE
             and not call.node.seed.internet
@@ -259,6 +259,14 @@ async def ping(call: Call) -> int:
         )
         return 1
     await call.out(f"PING {host} ({address}) {size}({size + 28}) bytes of data.\n")
+    ends = [card for card in call.node.cards if card.name == leaving]
+    ends += [card for card in target.cards if card.address == address]
+    if undivided and any(size + 28 > card.mtu or not card.up for card in ends):
+        await call.err(f"ping: local error: message too long, mtu={min(card.mtu for card in ends)}\n" * count)
+        await call.out(
+            f"\n--- {host} ping statistics ---\n{count} packets transmitted, 0 received, +{count} errors, 100% packet loss\n\n"
+        )
+        return 1
     for number in range(count):
         await call.out(f"{size + 8} bytes from {address}: icmp_seq={number + 1} ttl=64 time=0.{180 + number} ms\n")
     await call.out(

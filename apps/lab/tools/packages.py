@@ -8,6 +8,7 @@ from apps.lab import scene
 from apps.lab.call import Call, tool
 from apps.lab.machine import python_path
 from apps.lab.scene import Software
+from apps.lab.tools import setup
 
 HOST = Software(
     python="3.12.3",
@@ -94,6 +95,8 @@ async def python(call: Call) -> int:
         return await inside_program(call, ["vllm", "serve", *words[2:]])
     if words[:1] == ["-m"]:
         return await call.fail(f"/usr/bin/python3: No module named {words[1] if len(words) > 1 else ''}\n", 1)
+    if words[:1] == ["-c"] and "# sparkweb bandwidth" in words[1]:
+        return await setup.bandwidth(call, words[2:])
     if words[:1] == ["-c"]:
         given, run = (
             ["-c", *words[2:]],

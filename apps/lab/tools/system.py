@@ -12,13 +12,14 @@ from typing import Any
 
 from apps.lab import scene
 from apps.lab.call import Call, tool
+from apps.lab.tools import setup
 
 
 @tool("hostname", inside=True)
 async def hostname(call: Call) -> int:
     node = call.node
     if "-I" in call.arguments or "--all-ip-addresses" in call.arguments:
-        await call.out(" ".join([*node.seed.addresses, "172.17.0.1"]) + " \n")
+        await call.out(" ".join([*node.addresses, "172.17.0.1"]) + " \n")
     elif "-i" in call.arguments:
         await call.out("127.0.1.1\n")
     else:
@@ -71,7 +72,7 @@ async def identity(call: Call) -> int:
     if name not in ("root", "aurora"):
         return await call.fail(f"id: ‘{name}’: no such user\n", 1)
     uid = 0 if name == "root" else 1000
-    groups = [(0, "root")] if uid == 0 else [(1000, "aurora"), (4, "adm"), (27, "sudo"), (988, "docker")]
+    groups = [(0, "root")] if uid == 0 else [(1000, "aurora"), *setup.groups_of(call, "aurora")]
     if "G" in words:
         await call.out(" ".join(g[1] if "n" in words else str(g[0]) for g in groups) + "\n")
     elif "u" in words:
@@ -101,7 +102,9 @@ async def logname(call: Call) -> int:
 
 @tool("groups", inside=True)
 async def groups(call: Call) -> int:
-    await call.out("root\n" if call.root else "aurora adm sudo docker\n")
+    await call.out(
+        "root\n" if call.root else " ".join(["aurora", *(n for _, n in setup.groups_of(call, "aurora"))]) + "\n"
+    )
     return 0
 
 
@@ -152,9 +155,10 @@ async def sudo(call: Call) -> int:
         call.arguments,
         {**call.environment, "LAB_ROOT": "1", "SUDO_USER": "aurora", "USER": "root", "LOGNAME": "root"},
     )
-    only_list = False
+    only_list = reads = False
     while words and words[0].startswith("-"):
         flag = words.pop(0)
+        reads = reads or flag in ("-S", "--stdin")
         if flag in ("-u", "-g", "-p", "-h", "-C", "-D", "--user", "--group"):
             who_ = words.pop(0) if words else ""
             if flag in ("-u", "--user") and who_ != "root":
@@ -164,12 +168,22 @@ async def sudo(call: Call) -> int:
         elif flag in ("-i", "-s"):
             words = ["bash", *(["-c", " ".join(words)] if words else [])]
             break
-        elif flag in ("-v", "-nv", "-k", "-K"):
+        elif flag in ("-v", "-nv", "-K") or (flag == "-k" and not words):
             return 0
         elif flag == "--":
             break
     if "sudo-password" in call.node.faults:
         return await call.fail("sudo: a password is required\n", 1)
+    if call.node.ground.sudo_password and not call.root:
+        if only_list:
+            return await setup.listed(call)
+        if not setup.allowed(call, words):
+            if not reads:
+                return await call.fail("sudo: a password is required\n", 1)
+            if (await call.stdin()).split(b"\n")[0].decode() != call.node.ground.sudo_password:
+                return await call.fail(
+                    "Sorry, try again.\nsudo: no password was provided\nsudo: 1 incorrect password attempt\n", 1
+                )
     if only_list:
         if words:
             await call.out(f"/usr/bin/{words[0].rsplit('/', 1)[-1]}\n")
@@ -461,10 +475,21 @@ async def top(call: Call) -> int:
 
 @tool("timedatectl")
 async def timedatectl(call: Call) -> int:
-    synced = "no" if call.node.faults.get("clock-off") else "yes"
-    words = call.arguments
+    words, on = call.arguments, call.node.ground.ntp
+    synced = "no" if call.node.faults.get("clock-off") or not on else "yes"
+    if words and words[0] == "set-ntp":
+        if not call.root:
+            return await call.fail("Failed to set ntp: Interactive authentication required.\n", 1)
+        call.node.ground.ntp = words[1:] in (["true"], ["yes"], ["1"])
+        return 0
     if words and words[0] == "show":
-        values = {"Timezone": "Etc/UTC", "LocalRTC": "no", "CanNTP": "yes", "NTP": "yes", "NTPSynchronized": synced}
+        values = {
+            "Timezone": "Etc/UTC",
+            "LocalRTC": "no",
+            "CanNTP": "yes",
+            "NTP": "yes" if on else "no",
+            "NTPSynchronized": synced,
+        }
         names = [
             words[n + 1] if word == "-p" else word.split("=", 1)[1]
             for n, word in enumerate(words)
@@ -539,7 +564,7 @@ async def journalctl(call: Call) -> int:
 async def loginctl(call: Call) -> int:
     words = call.arguments
     if "show-user" in words:
-        values = {"UID": "1000", "Name": "aurora", "Linger": "no", "State": "active"}
+        values = {"UID": "1000", "Name": "aurora", "Linger": setup.lingers(call), "State": "active"}
         names = [
             words[n + 1] if word == "-p" else word.split("=", 1)[1]
             for n, word in enumerate(words)
@@ -548,8 +573,8 @@ async def loginctl(call: Call) -> int:
         for name in names:
             await call.out(f"{values.get(name, '')}\n" if "--value" in words else f"{name}={values.get(name, '')}\n")
         return 0
-    if "enable-linger" in words:
-        return 0
+    if "enable-linger" in words or "disable-linger" in words:
+        return await setup.linger(call, on="enable-linger" in words)
     await call.out(
         "SESSION  UID USER   SEAT  TTY   STATE  IDLE SINCE\n      1 1000 aurora -     -     active no   -\n\n1 sessions listed.\n"
     )
@@ -634,14 +659,9 @@ async def later(call: Call) -> None:
     await call.node.world.reboot(call.node)
 
 
-@tool("lsof", "fuser", "numactl", "nvidia-ctk", "chronyc", "apt", "apt-get", "snap", "dpkg-query", "dpkg")
+@tool("lsof", "fuser", "numactl", "chronyc", "apt", "snap", "dpkg-query", "dpkg")
 async def quiet(call: Call) -> int:
     name = call.name
-    if name == "nvidia-ctk":
-        await call.out(
-            "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: f202b80a9b9d0db00d9b1d73c0128c8962c55f4d\n"
-        )
-        return 0
     if name == "chronyc":
         await call.out(
             f"Leap status     : Normal\nSystem time     : {float(call.node.faults.get('clock-off') or 0):.9f} seconds fast of NTP time\n"
@@ -649,7 +669,7 @@ async def quiet(call: Call) -> int:
         return 0
     if name in ("dpkg-query", "dpkg"):
         return await call.fail("dpkg-query: no packages found matching that\n", 1)
-    if name in ("apt", "apt-get", "snap"):
+    if name in ("apt", "snap"):
         return await call.fail(
             "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (13: Permission denied)\n", 100
         )

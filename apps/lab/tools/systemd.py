@@ -88,6 +88,7 @@ async def systemctl(call: Call) -> int:
         "poweroff",
         "try-restart",
         "reload-or-restart",
+        "reload",
         "isolate",
     ):
         if not call.root:
@@ -353,7 +354,11 @@ async def change(call: Call, verb: str, names: list[str], options: set[str]) -> 
 
 
 def load_unit_files(node: Node) -> None:
-    """daemon-reload: unit files that somebody wrote become units."""
+    """daemon-reload: unit files that somebody wrote become units, and those whose file is gone go."""
+    for name, unit in list(node.units.items()):
+        written = unit.seed is None and unit.fragment.startswith("/etc/systemd/system/")
+        if written and not (node.root / unit.fragment.lstrip("/")).exists():
+            del node.units[name]
     for path in sorted((node.root / "etc/systemd/system").glob("*.service")):
         if path.name in node.units or not path.is_file():
             continue

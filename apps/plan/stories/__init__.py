@@ -3,8 +3,9 @@
 from apps.plan.stories.clear import clear
 from apps.plan.stories.launch import launch
 from apps.plan.stories.probe import probe
+from apps.plan.stories.provision import provision
 from apps.plan.stories.relaunch import relaunch
 from apps.plan.stories.restore import restore
 from apps.plan.stories.stop import stop
 
-__all__ = ["clear", "launch", "probe", "relaunch", "restore", "stop"]
+__all__ = ["clear", "launch", "probe", "provision", "relaunch", "restore", "stop"]

@@ -1,0 +1,49 @@
+"""A Spark out of its box becomes a node through the product, over real SSH, and goes back to what it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from apps.facts.sheet import Sheet
+from apps.inventory import services as inventory
+from apps.runs import provisioning
+from tests.provision.conftest import SECOND, text_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OWNERS = ("", "networkd", "networkmanager", "netplan")
+
+
+def links(sheet: Sheet) -> dict[str, tuple[object, ...]]:
+    return {
+        one.name: (one.up, one.mtu, tuple(f"{a.ip}/{a.prefix}" for a in one.addresses if a.family == "inet"))
+        for one in sheet.interfaces or ()
+        if one.name in ("enp1s0f0np0", "enP2p1s0f0np0")
+    }
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_port_that_was_down_ends_active_and_goes_back(pair, owner):
+    pair.bare(owner)
+    before, files = inventory.latest_sheet(pair.second), pair.files()
+    assert links(before) == {"enp1s0f0np0": (False, 1500, ()), "enP2p1s0f0np0": (True, 1500, ("169.254.77.13/16",))}
+    run = pair.done()
+    after = inventory.latest_sheet(pair.second)
+    assert links(after) == {
+        "enp1s0f0np0": (True, 9000, ("192.168.200.11/24",)),
+        "enP2p1s0f0np0": (True, 9000, ("192.168.201.11/24",)),
+    }, text_of(run)
+    assert [hca.state for hca in after.fabric if hca.name.endswith("f0")] == ["ACTIVE", "ACTIVE"]
+    assert after.docker.problem is None and "nvidia" in after.docker.runtimes
+    assert after.setup.ntp and after.setup.lingers and after.privileges.sudo == "some" and after.privileges.drop_caches
+
+    again = provisioning.preview(pair.wish())
+    steps = [step for stage in again.plan.stages for step in stage.steps]
+    assert {step.kind for step in steps} == {"note"}, [step.title for step in steps if step.kind != "note"]
+    assert all("because" in step.why for step in steps)
+    assert again.passwords == ()
+
+    back = pair.restored()
+    assert back.state == "succeeded", (back.reason, back.evidence, text_of(back)[-3000:])
+    assert pair.files() == files
+    assert links(inventory.latest_sheet(pair.second)) == links(before)
+    assert SECOND in back.plan["nodes"]
