@@ -319,6 +319,53 @@ class StartBody(Body):
     clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
 
 
+class FabricBody(Body):
+    node: NodeName
+    interface: str = Field(max_length=15)
+    address: str = Field(max_length=18, description="with its prefix, e.g. 192.168.100.11/24")
+
+
+class WishBody(Body):
+    """What a provision run is to do. What is left out is filled in: see the answer's `wish`."""
+
+    nodes: list[NodeName] = Field(min_length=1, max_length=MOST_NODES)
+    ticks: dict[str, list[str]] | None = Field(None, description="steps by node; left out: all that are not optional")
+    key: list[NodeName] = Field(
+        default_factory=list, max_length=MOST_NODES, description="nodes whose door is opened with a password first"
+    )
+    fabric: list[FabricBody] | None = Field(None, max_length=500, description="left out: suggested from the facts")
+    units: dict[str, list[str]] | None = Field(None, description="by node; what the sudoers file may start and stop")
+    models: str = Field("/models", max_length=200)
+    mtu: int = 9000
+    revert_s: int = Field(60, description="seconds after which a node that is not told otherwise puts its network back")
+    clock_mhz: int = 2400
+    internet: str = Field("", max_length=63, description="the node through which the others fetch packages")
+
+
+class PasswordsBody(Body):
+    sudo: str = Field("", max_length=1024)
+    login: str = Field("", max_length=1024)
+
+
+class ProvisionBody(WishBody):
+    digest: str = Field(max_length=64, description="of the plan that was looked at")
+    reason: str = Field(max_length=2000)
+    passwords: dict[str, PasswordsBody] = Field(
+        default_factory=dict, description="by node; sealed, used for this run only, forgotten when it ends"
+    )
+
+
+class RestorePlanBody(Body):
+    nodes: list[NodeName] = Field(min_length=1, max_length=MOST_NODES)
+    with_key: bool = Field(False, description="take our public key out too, at the end")
+
+
+class RestoreBody(RestorePlanBody):
+    digest: str = Field(max_length=64)
+    reason: str = Field(max_length=2000)
+    passwords: dict[str, PasswordsBody] = Field(default_factory=dict)
+
+
 class PlannedStep(Out):
     key: str
     title: str
@@ -376,6 +423,16 @@ class PlanOut(Out):
     fit: FitOut | None
     problems: list[PlanProblem]
     refused: bool = Field(description="whether a problem refuses it as it stands")
+
+
+class NeededPassword(Out):
+    node: str
+    kind: Literal["sudo", "login"]
+
+
+class ProvisionPlanOut(PlanOut):
+    wish: dict[str, Any] = Field(description="with all that was filled in")
+    passwords: list[NeededPassword] = Field(description="that the start must carry")
 
 
 class RankOut(Out):

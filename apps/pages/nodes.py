@@ -26,6 +26,7 @@ from apps.pages import memory
 from apps.pages.forms import identity
 from apps.pages.refusing import Error, error_of, explained
 from apps.people.access import actor_of, allow
+from apps.plan.provision.wish import MENDS
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Run
 
@@ -125,12 +126,16 @@ class Shown:
     finding: Finding
     tone: str
     raw: Evidence | None
+    mended: bool = False  # a provision run settles it
 
 
 def findings(sheet: Sheet | None) -> list[Shown]:
     """What of the newest sheet a deployment would stumble over, worst first."""
     found = known_findings({sheet.node: sheet}) if sheet else ()
-    return [Shown(one, TONES[one.severity], sheet.evidence.get(one.section) if sheet else None) for one in found]
+    return [
+        Shown(one, TONES[one.severity], sheet.evidence.get(one.section) if sheet else None, one.name in MENDS)
+        for one in found
+    ]
 
 
 def changed(found: Node) -> tuple[Any, list[Change]]:

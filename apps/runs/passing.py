@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from apps.diagnosis.refusal import Refused
 from apps.inventory import sealing
+from apps.plan.provision.offers import once
 from apps.runs.models import Passing, Run
 
 CONTEXT = "runs.passing.value"
@@ -20,17 +21,17 @@ def check(values: Mapping[str, str], *, wanted: tuple[str, ...]) -> dict[str, st
     """The passwords that are wanted, out of what was typed. Raises Refused naming the first that is missing or can't be one."""
     made = {}
     for name in wanted:
-        _, kind, node = name.split(":", 2)
+        kind, node = parts(name)
         value = values.get(name, "")
         if not value:
             raise Refused(
-                "bad_input", f"The {kind} password of {node} is missing.", field=f"passwords.{name}",
+                "bad_input", f"The {kind} password of {node} is missing.", field=f"passwords.{node}.{kind}",
                 remedy="Type it; it is used for this run only. Or leave out what needs it.",
             )  # fmt: skip
         if len(value) > LONGEST or any(ord(character) < 32 for character in value):
             raise Refused(
                 "bad_input", "This is no password: it is too long or holds control characters.",
-                field=f"passwords.{name}", remedy="Type the password that you would type on the node.",
+                field=f"passwords.{node}.{kind}", remedy="Type the password that you would type on the node.",
             )  # fmt: skip
         made[name] = value
     return made
@@ -42,6 +43,17 @@ def keep(run: Run, values: Mapping[str, str]) -> None:
         Passing.objects.create(
             run=run, name=name, sealed_value=sealing.seal(value, context=CONTEXT), until=timezone.now() + KEPT
         )
+
+
+def name(kind: str, node: str) -> str:
+    """How a plan calls a password. kind: sudo or login."""
+    return once(kind, node)
+
+
+def parts(name: str) -> tuple[str, str]:
+    """(kind, node) of such a name."""
+    _, kind, node = name.split(":", 2)
+    return kind, node
 
 
 def is_passing(name: str) -> bool:

@@ -39,16 +39,13 @@ class Provisioning:
 
 def wished(body: Mapping[str, Any]) -> tuple[Wish, dict[str, Sheet]]:
     """The wish of a request, completed: without `ticks` all that is not optional, without `fabric` the suggested addresses,
-    without `units` those that start an engine. Raises Refused naming the field."""
+    without `units` those that start an engine; the same for the nodes in `fill` and, addresses only, in `fill_fabric`, whom
+    a form did not ask about yet. Raises Refused naming the field."""
     try:
         wish = wish_from(body)
     except BadWish as problem:
-        raise Refused(
-            "bad_input",
-            f"{problem.detail[:1].upper()}{problem.detail[1:]}.",
-            field=problem.field,
-            remedy=problem.remedy,
-        ) from None
+        detail = f"{problem.detail[:1].upper()}{problem.detail[1:]}."
+        raise Refused("bad_input", detail, field=problem.field, remedy=problem.remedy) from None
     nodes = {node.name: node for node in Node.objects.filter(name__in=wish.nodes).select_related("credential")}
     for place, name in enumerate(wish.nodes):
         if name not in nodes:
@@ -57,16 +54,24 @@ def wished(body: Mapping[str, Any]) -> tuple[Wish, dict[str, Sheet]]:
             )
         inventory.endpoint(nodes[name])  # Refused for an unconfirmed or stopped one
     sheets = sheets_of(wish.nodes)
-    pinned = HostKey.objects.filter(node__name__in=wish.nodes, state=HostKey.State.PINNED).order_by("node_id", "type")
     known = {name: sheet for name, sheet in sheets.items() if name not in wish.key}
+    pinned = HostKey.objects.filter(node__name__in=wish.nodes, state=HostKey.State.PINNED).order_by("node_id", "type")
+
+    def fill(name: str, *more: str) -> set[str]:
+        asked = {str(node) for which in ("fill", *more) for node in body.get(which) or ()}
+        return asked if name in body else set(known)
+
+    ticks = {one for one in suggested(known) if one[0] in fill("ticks")}
+    units = {one for one in _units(known) if one[0] in fill("units")}
+    places = tuple(one for one in suggest(known) if one.node in fill("fabric", "fill_fabric"))
     return replace(
         wish,
-        ticks=wish.ticks if "ticks" in body else suggested(known),
-        places=wish.places if "fabric" in body else suggest(known),
-        units=wish.units if "units" in body else _units(known),
+        ticks=tuple(sorted({*wish.ticks, *ticks})),
+        places=tuple(sorted({*wish.places, *places}, key=lambda one: (one.node, one.interface))),
+        units=tuple(sorted({*wish.units, *units})),
         hosts=tuple((key.node.name, f"{key.type} {key.base64}") for key in pinned.select_related("node")),
         public_keys=tuple((name, nodes[name].credential.public_key) for name in wish.key),
-    ), sheets  # fmt: skip
+    ), sheets
 
 
 def _units(sheets: Mapping[str, Sheet]) -> tuple[tuple[str, str], ...]:

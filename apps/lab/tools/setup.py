@@ -317,9 +317,8 @@ async def networkctl(call: Call) -> int:
         return 0
     if not call.root:
         return await call.fail("Failed to reload network settings: Interactive authentication required.\n", 1)
-    if words[0] == "reconfigure":
-        if words[1] in known:
-            await taken(node, words[1], known[words[1]])
+    if words[0] == "reconfigure" and words[1] in known:
+        await taken(node, words[1], known[words[1]])
     return 0
 
 

@@ -1,0 +1,98 @@
+"""Provision runs: make nodes ready, and put back what was changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router, Status
+
+from apps.api import planned
+from apps.api.schemas import (
+    IdempotencyKey,
+    NeededPassword,
+    PasswordsBody,
+    ProvisionBody,
+    ProvisionPlanOut,
+    RestoreBody,
+    RestorePlanBody,
+    Started,
+    WishBody,
+)
+from apps.api.starting import replayed_for
+from apps.people.access import actor_of, allow
+from apps.runs import passing, provisioning
+from apps.runs.provisioning import Provisioning
+
+router = Router(tags=["nodes"])
+OF_START = {"digest", "reason", "passwords"}
+
+
+def _wish(body: WishBody) -> dict[str, Any]:
+    given = body.model_dump(exclude=OF_START)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _passwords(given: Mapping[str, PasswordsBody]) -> dict[str, str]:
+    return {
+        passing.name(kind, node): value
+        for node, both in given.items()
+        for kind, value in (("sudo", both.sudo), ("login", both.login))
+        if value
+    }
+
+
+def _shown(made: Provisioning) -> ProvisionPlanOut:
+    kinds = [passing.parts(name) for name in made.passwords]
+    needed = [NeededPassword(node=node, kind="login" if kind == "login" else "sudo") for kind, node in kinds]
+    return ProvisionPlanOut(**planned.shown(made.plan).model_dump(), wish=made.wish.to_json(), passwords=needed)
+
+
+@router.post("nodes/provision/plan", response=ProvisionPlanOut)
+@allow("plan")
+def plan_provision(request: HttpRequest, body: WishBody) -> ProvisionPlanOut:
+    """What would be done to make these nodes ready, and for each step that does nothing, why. Changes nothing."""
+    return _shown(provisioning.preview(_wish(body)))
+
+
+@router.post("nodes/provision/start", response={202: Started})
+@allow("provision")
+def start_provision(
+    request: HttpRequest, body: ProvisionBody, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Run the plan with this digest; the wish must be the one that was planned."""
+    run = provisioning.start(
+        actor_of(request),
+        _wish(body),
+        digest=body.digest,
+        reason=body.reason,
+        passwords=_passwords(body.passwords),
+        idempotency_key=idempotency_key or "",
+    )
+    replayed_for(run, story="provision", nodes=body.nodes, digest=body.digest)
+    return Status(202, Started(run=run.pk))
+
+
+@router.post("nodes/restore/plan", response=ProvisionPlanOut)
+@allow("plan")
+def plan_restore(request: HttpRequest, body: RestorePlanBody) -> ProvisionPlanOut:
+    """How everything that provision runs changed on these nodes would be put back, the newest first."""
+    return _shown(provisioning.preview_restore(body.nodes, with_key=body.with_key))
+
+
+@router.post("nodes/restore/start", response={202: Started})
+@allow("provision")
+def start_restore(request: HttpRequest, body: RestoreBody, idempotency_key: IdempotencyKey = None) -> Status[Started]:
+    """Put it back, file by file as it was; what somebody else changed since is refused."""
+    run = provisioning.start_restore(
+        actor_of(request),
+        body.nodes,
+        digest=body.digest,
+        reason=body.reason,
+        with_key=body.with_key,
+        passwords=_passwords(body.passwords),
+        idempotency_key=idempotency_key or "",
+    )
+    replayed_for(run, story="restore", nodes=body.nodes, digest=body.digest)
+    return Status(202, Started(run=run.pk))
