@@ -8,6 +8,7 @@ line longer than LONGEST only the beginning is kept.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,6 +65,49 @@ def clean(line: bytes) -> bytes:
     if len(line) > LONGEST:
         line = line[:LONGEST]
     return _ANSI.sub(b"", line) if b"\x1b" in line else line
+
+
+# What carried a line to us and is no part of it: `docker logs -t` and CRI, docker compose, kubectl --prefix, journald.
+_CARRIED = re.compile(
+    rb"(?:\[pod/[\w./-]{1,200}\] ?)?"
+    rb"(?:[a-z0-9][\w.-]{0,60} {0,40}\| {1,2})?"
+    rb"(?:(?:[A-Z][a-z]{2} [ 0-3]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?[+-]\d\d:?\d\d)"
+    rb" [\w.-]{1,64} (?!systemd|kernel)[\w@./:\\-]{1,80}\[\d{1,9}\]: )?"
+    rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |\Z))?"
+)
+_JSON_LINE = re.compile(rb"\{\s*\"(?:log|message|msg|line|MESSAGE|stream|time|timestamp|ts|_[A-Z_]+|[A-Z_]+)\"\s*:")
+_SAID_IN = ("log", "MESSAGE", "message", "msg", "line")
+
+
+def uncarried(line: bytes) -> bytes:
+    """The line without what a log's carrier put around it: time stamps and names in front, or a JSON object a line."""
+    first = line[:1]
+    if first == b"{":
+        return _said_in_json(line) if _JSON_LINE.match(line) else line
+    may_be = (
+        line[4:5] == b"-" or b" | " in line[:104]
+        if first.isdigit()
+        else b"| " in line[:104] or b"]: " in line[:256]
+        if first.isalpha()
+        else line[:5] == b"[pod/"
+    )
+    if may_be:
+        found = _CARRIED.match(line)
+        if found is not None and found.end():
+            rest = line[found.end() :]
+            return _said_in_json(rest) if rest[:1] == b"{" and _JSON_LINE.match(rest) else rest
+    return line
+
+
+def _said_in_json(line: bytes) -> bytes:
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(parsed, dict):
+        return line
+    said = next((parsed[name] for name in _SAID_IN if isinstance(parsed.get(name), str)), None)
+    return line if said is None else said.strip("\r\n").replace("\n", " ").encode("utf-8", "replace")
 
 
 def words(line: bytes) -> list[bytes]:

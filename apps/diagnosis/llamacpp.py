@@ -104,6 +104,12 @@ SIGNS: tuple[Sign, ...] = (
         "model_path_missing",
         kind="llamacpp",
     ),
+    Sign(
+        "magic",
+        re.compile(r"gguf_init_from_file\w*: invalid magic"),
+        "manifest_mismatch",
+        kind="llamacpp",
+    ),
     Sign("cudamalloc", re.compile(r"cudaMalloc failed: out of memory"), "oom_gpu", cause="cuda_oom", kind="llamacpp"),
     Sign(
         "bind",

@@ -208,8 +208,15 @@ def test_an_exception_that_was_overcome_is_no_failure() -> None:
     assert reading.ready and reading.failure is None
 
 
-def test_a_suspect_alone_is_no_failure() -> None:
-    assert vllm.read(b"ValueError: perhaps harmless\n").failure is None
+def test_a_suspect_is_a_failure_only_where_the_output_ends_with_it() -> None:
+    reader = vllm.Reader()
+    reader.feed(b"ValueError: perhaps harmless\n")
+    assert reader.reading().failure is None
+    reader.close()
+    failure = reader.reading().failure
+    assert failure is not None and failure.reason == "exited" and failure.values["confidence"] == "low"
+    went_on = b"ValueError: perhaps harmless\nINFO Model loading took 1.0 GiB memory and 1.0 seconds\n"
+    assert vllm.read(went_on).failure is None
 
 
 def test_evidence_is_masked() -> None:
