@@ -296,11 +296,11 @@ class Privileges:
     sudo: str | None = None  # all, some, password, none
     docker_group: bool | None = None
     linger: bool | None = None
-    lingering: tuple[str, ...] = ()  # users whose own units run without a login
     remove_ipc: bool | None = None
     drop_caches: bool | None = None  # sudo may write /proc/sys/vm/drop_caches without a password
     memlock_bytes: int | None = None  # of this login; -1 is unlimited
     open_files: int | None = None
+    lingering: tuple[str, ...] = ()  # users whose own units run without a login
 
 
 @dataclass(frozen=True)
