@@ -1,6 +1,7 @@
 #!/bin/sh
 # postgres.sh [PYTEST ARGUMENTS]: starts a PostgreSQL of its own in a scratch folder, runs the tests that use a database on
-# it, and ends it. Without arguments: every such folder. PostgreSQL refuses root, so as root it runs as user postgres.
+# it, and ends it. Without arguments: every such folder. postgres.sh -- COMMAND… runs that instead, with DATABASE_URL set.
+# PostgreSQL refuses root, so as root it runs as user postgres.
 set -eu
 cd "$(dirname "$0")/.."
 bin=""
@@ -37,6 +38,11 @@ echo "postgres: $("$bin/postgres" --version) on port $port"
 DATABASE_URL=postgres://sparkweb@127.0.0.1:$port/postgres
 PATH=$bin:$PATH
 export DATABASE_URL PATH
+if [ "${1:-}" = -- ]; then
+    shift
+    "$@"
+    exit
+fi
 # Everything but what never opens a database.
-[ $# -gt 0 ] || set -- tests/audit tests/people tests/api tests/runs tests/live tests/web tests/watch tests/story tests/production
+[ $# -gt 0 ] || set -- tests/audit tests/people tests/api tests/runs tests/live tests/web tests/watch tests/story tests/stack tests/production
 .venv/bin/python -m pytest -n "${JOBS:-$(nproc)}" "$@"

@@ -39,7 +39,8 @@ from django.utils import timezone
 
 from apps.audit import anchors
 from apps.audit.models import GENESIS, Entry
-from apps.audit.verifying import verify
+from apps.audit.verifying import verify, verify_chain
+from sparkweb import backing_trail
 
 FORMAT = 1
 KINDS = ("sqlite", "pgdump", "jsonl")
@@ -349,6 +350,7 @@ def restore(source: Path, *, replace: bool = False, keys: Path | None = None) ->
                 "this installation has people, nodes or audit entries already. Stop it, make a backup of it, "
                 "and say --replace to put the backup in its place."
             )
+        _refuse_broken_trail(manifest, member)
         RESTORERS[manifest.kind](manifest, member)
     connection.close()
     if new_keys:
@@ -440,6 +442,36 @@ def is_empty() -> bool:
     ours = [("audit", "Entry"), ("people", "User"), ("inventory", "Node"), ("inventory", "Credential"), ("runs", "Run")]
     found = [apps.get_model(label, name) for label, name in ours]
     return not any(model._meta.db_table in tables and model._default_manager.exists() for model in found)
+
+
+def _refuse_broken_trail(manifest: Manifest, member: Path) -> None:
+    """The audit chain in the backup is whole and ends where the manifest says; else nothing is replaced."""
+    part = member
+    if manifest.kind == "pgdump":
+        part = member.with_suffix(".audit.sql")
+        words = ("--data-only", f"--table={backing_trail.TABLE}", f"--file={part}", str(member))
+        _pg("pg_restore", *words, database=False)
+    try:
+        verdict = verify_chain(backing_trail.READERS[manifest.kind](part))
+    except (
+        backing_trail.Unreadable,
+        sqlite3.DatabaseError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ) as problem:
+        raise BackupFailed(f"the audit trail in the backup can't be read ({problem}); nothing was changed") from None
+    if not verdict["ok"]:
+        raise BackupFailed(
+            f"the audit chain in the backup is broken: {verdict['why']}; nothing was changed. Take another backup."
+        )
+    if (verdict["entries"], verdict["head"]) != (manifest.audit_entries, manifest.audit_head):
+        raise BackupFailed(
+            f"the audit trail in the backup ends elsewhere than its manifest says: {verdict['entries']} entries "
+            f"instead of {manifest.audit_entries}; nothing was changed"
+        )
 
 
 def _restore_sqlite(manifest: Manifest, member: Path) -> None:

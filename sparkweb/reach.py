@@ -25,14 +25,24 @@ class Reach:
     tls: bool
     given: tuple[Path, Path] | None
     plain_http: bool  # allowed beyond loopback
+    proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For is believed
 
     @property
     def https(self) -> bool:
         return all(origin.startswith("https://") for origin in self.origins)
 
     @property
+    def open_words(self) -> bool:
+        """Whether people open it over plain HTTP from other machines. What a proxy in front does is in the origins."""
+        return not all(origin.startswith("https://") or is_loopback(_host(origin)) for origin in self.origins)
+
+    @property
     def hosts(self) -> list[str]:
-        return sorted({urlsplit(origin).hostname or "" for origin in self.origins})
+        return sorted({_host(origin) for origin in self.origins})
+
+
+def _host(origin: str) -> str:
+    return urlsplit(origin).hostname or ""
 
 
 def is_loopback(host: str) -> bool:
@@ -45,7 +55,10 @@ def is_loopback(host: str) -> bool:
 
 
 def from_environment() -> Reach:
-    """HOST, PORT, ORIGINS, TLS_CERTIFICATE, TLS_KEY, TLS_SELF_SIGNED, ALLOW_PLAIN_HTTP. Raises ImproperlyConfigured."""
+    """HOST, PORT, ORIGINS, PROXIES, TLS_CERTIFICATE, TLS_KEY, TLS_SELF_SIGNED, ALLOW_PLAIN_HTTP.
+
+    Raises ImproperlyConfigured.
+    """
     host, port = env.text("HOST") or "127.0.0.1", env.port("PORT", 8000)
     given, self_signed = _given_files(), env.flag("TLS_SELF_SIGNED")
     if given and self_signed:
@@ -55,7 +68,8 @@ def from_environment() -> Reach:
     origins = [exact(origin) for origin in env.words("ORIGINS")] or [
         f"{scheme}://{name}{_port_words(scheme, port)}" for name in ("127.0.0.1", "localhost")
     ]
-    reach = Reach(host, port, tuple(origins), tls, given, env.flag("ALLOW_PLAIN_HTTP"))
+    proxies = tuple(proxy(words) for words in env.words("PROXIES"))
+    reach = Reach(host, port, tuple(origins), tls, given, env.flag("ALLOW_PLAIN_HTTP"), proxies)
     _refuse_mixture(reach.origins, tls=tls)
     _refuse_open_words(reach)
     return reach
@@ -94,6 +108,21 @@ def exact(origin: str) -> str:
     return origin
 
 
+def proxy(words: str) -> str:
+    """`words` when they are an address, or a network that is not everybody. Raises ImproperlyConfigured."""
+    try:
+        network = ipaddress.ip_network(words)
+    except ValueError as problem:
+        raise ImproperlyConfigured(
+            f"PROXIES: {words!r} is neither an address nor a network ({problem}); it looks like 127.0.0.1 or 172.20.0.0/16"
+        ) from None
+    if network.prefixlen == 0:
+        raise ImproperlyConfigured(
+            f"PROXIES: {words} is everybody, and then anybody could choose the address he comes from"
+        )
+    return words
+
+
 def _refuse_mixture(origins: Sequence[str], *, tls: bool) -> None:
     secure = [origin.startswith("https://") for origin in origins]
     if any(secure) != all(secure):
@@ -114,6 +143,6 @@ def _refuse_open_words(reach: Reach) -> None:
     )
     if not is_loopback(reach.host):
         raise ImproperlyConfigured(f"HOST={reach.host} is beyond loopback and this server has no TLS. {remedy}")
-    open_ones = [o for o in reach.origins if o.startswith("http://") and not is_loopback(urlsplit(o).hostname or "")]
+    open_ones = [o for o in reach.origins if o.startswith("http://") and not is_loopback(_host(o))]
     if open_ones:
         raise ImproperlyConfigured(f"ORIGINS: {open_ones[0]} is plain HTTP beyond loopback. {remedy}")

@@ -53,6 +53,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "apps.pages.storable.StorableMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -85,6 +86,16 @@ TEMPLATES = [
 ]
 
 
+# A server that vanished without a word is given up after half a minute, not after the kernel's two hours.
+LIBPQ: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30000,  # ms
+}
+
+
 def _database() -> dict[str, Any]:
     """DATABASE_URL=postgres://user:password@host:5432/name?sslmode=require, else SQLite in VAR (WAL, writers queue)."""
     url = env.url("DATABASE_URL", "DATABASE_PASSWORD")
@@ -113,7 +124,7 @@ def _database() -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": port or "",
-        "OPTIONS": dict(parse_qsl(parts.query)),  # sslmode, sslrootcert, connect_timeout … as libpq names them
+        "OPTIONS": {**LIBPQ, **dict(parse_qsl(parts.query))},  # sslmode, sslrootcert … as libpq names them
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
     }

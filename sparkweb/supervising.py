@@ -178,7 +178,7 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
         "--timeout-graceful-shutdown",
         "5",
         "--no-server-header",
-        "--no-proxy-headers",
+        *_proxy_words(),
         "--no-access-log",
         "--log-level",
         "warning",
@@ -224,6 +224,18 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
             20,
         ),
     ]
+
+
+def _proxy_words() -> tuple[str, ...]:
+    """Whose X-Forwarded-For and X-Forwarded-Proto the server believes; never those of uvicorn's own environment variable."""
+    from django.conf import settings
+
+    reach: Reach = settings.REACH
+    return (
+        ("--proxy-headers", "--forwarded-allow-ips", ",".join(reach.proxies))
+        if reach.proxies
+        else ("--no-proxy-headers",)
+    )
 
 
 def tls_files(var: Path) -> tls.Files | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import connection
@@ -17,17 +18,23 @@ def verify() -> dict[str, Any]:
     A chain proves that nothing before a known head was changed; somebody who owns the database and rewrites all of it
     from one entry on is found only by comparing with a head that was noted elsewhere.
     """
-    expected, previous, head = 1, GENESIS, GENESIS
     # id and hash are read as stored; nothing here trusts the primary key's order to be free of gaps
-    for entry in Entry.objects.order_by("id").iterator(chunk_size=_AT_ONCE):
+    verdict = verify_chain(Entry.objects.order_by("id").iterator(chunk_size=_AT_ONCE))
+    if not verdict["ok"]:
+        return {**verdict, "entries": Entry.objects.count()}
+    missing = _missing_triggers()
+    return {**verdict, "ok": False, "broken": None, "why": missing} if missing else verdict
+
+
+def verify_chain(entries: Iterable[Entry]) -> dict[str, Any]:
+    """The same for entries in their order, wherever they come from; `entries` counts those before a fault."""
+    expected, previous = 1, GENESIS
+    for entry in entries:
         why = _fault(entry, expected, previous)
         if why:
-            return {"entries": Entry.objects.count(), "ok": False, "head": head, "broken": entry.id, "why": why}
-        expected, previous, head = expected + 1, entry.hash, entry.hash
-    missing = _missing_triggers()
-    if missing:
-        return {"entries": expected - 1, "ok": False, "head": head, "broken": None, "why": missing}
-    return {"entries": expected - 1, "ok": True, "head": head}
+            return {"entries": expected - 1, "ok": False, "head": previous, "broken": entry.id, "why": why}
+        expected, previous = expected + 1, entry.hash
+    return {"entries": expected - 1, "ok": True, "head": previous}
 
 
 def _fault(entry: Entry, expected: int, previous: str) -> str:

@@ -178,12 +178,16 @@ _CURL = {
     56: "died",
     18: "stream_broken",
 }
+_CURL_SAYS = re.compile(r"returned error: (?P<status>[45]\d\d)")
 
 
 def curl(exit_code: int, stderr: str = "") -> Readiness:
     """What curl's exit code says about an endpoint (7 refused, 28 time out, 52 empty reply, 56 reset)."""
     if exit_code == 0:
         return Readiness(True, "ready")
+    refused = _CURL_SAYS.search(stderr)
+    if exit_code == 22 and refused is not None:
+        return endpoint(int(refused["status"]), None, evidence=mask_text(stderr[:600]).strip())
     return _not_ready(_CURL.get(exit_code, "died"), mask_text(stderr[:600]).strip())
 
 
@@ -444,6 +448,7 @@ class StreamReader:
                 reasoning,
                 self._finish,
                 usage=self._usage,
+                evidence=f"{self.events} events and no [DONE]",
             )
         return _judge(content, reasoning, self._finish, tuple(self._calls.values()), self._usage, self._max_tokens, "")
 

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from apps.diagnosis import api, llamacpp, nccl, ray, sglang, ssh, transfers, vllm
+from apps.diagnosis import api, host, llamacpp, nccl, ray, sglang, ssh, transfers, vllm
 from apps.diagnosis.reading import Failure, Reading
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.signs import ENGINE_SIGNS
 from apps.diagnosis.story import Book, LogReader
 
 BOOK = Book.of(
-    (*vllm.RULES, *sglang.RULES, *llamacpp.RULES, *nccl.RULES, *ray.RULES, *transfers.RULES, *ssh.RULES),
-    (*transfers.SIGNS, *ssh.SIGNS, *nccl.SIGNS, *ray.SIGNS, *llamacpp.SIGNS, *ENGINE_SIGNS),
+    (*vllm.RULES, *sglang.RULES, *llamacpp.RULES, *nccl.RULES, *ray.RULES, *transfers.RULES, *ssh.RULES, *host.RULES),
+    (*transfers.SIGNS, *ssh.SIGNS, *host.SIGNS, *nccl.SIGNS, *ray.SIGNS, *llamacpp.SIGNS, *ENGINE_SIGNS),
 )
 MOST_JSON = 4 * 1024 * 1024  # bytes of one input that are held to be read as JSON; a longer one is read as a log
 MOST_INPUTS = 1000
@@ -31,6 +31,10 @@ _CHUNK = 1 << 20
 _SEPARATOR = b"---8<---"
 _LABEL = re.compile(rb"#\s(?P<name>node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _BLANK_LINES = re.compile(rb"(?:[ \t\x0b\x0c]*(?:\r\n|\r|\n))+")
+_STREAM_BEGINS = re.compile(rb"\s*(?:(?::|event:|id:|retry:)[^\r\n]*\r?\n\s*){0,8}data: ?(?:\{|\[DONE\])")
+_HTTP_HEAD = re.compile(
+    rb"\s*HTTP/[\d.]{1,4} (?P<status>[1-5]\d\d)[^\r\n]{0,80}\r?\n(?:[\w-]{1,80}:[^\r\n]{0,2000}\r?\n){0,60}\r?\n"
+)
 _JSON_BEGINS = re.compile(rb"\s*(?:\{\s*(?:\"|\}|\Z)|\[\s*(?:\{|\]|\Z))")
 
 
@@ -44,11 +48,12 @@ class AnyReader:
         self._log: LogReader | None = None
         self._stream: api.StreamReader | None = None
         self._readings: list[Reading] = []
+        self._status: int | None = None  # of the HTTP answer whose head stood before the body
 
     def feed(self, data: bytes) -> None:
         if self._log is None and self._held is None and self._stream is None:
             self._start += data
-            if len(self._start) < 256:
+            if len(self._start) < (4096 if self._start.lstrip().startswith(b"HTTP/") else 256):
                 return
             data, self._start = self._choose(self._start), b""
         self._pass(data)
@@ -57,7 +62,7 @@ class AnyReader:
         if self._log is None and self._held is None and self._stream is None:
             self._pass(self._choose(self._start))
         if self._held is not None:
-            found = _from_json(bytes(self._held))
+            found = _from_json(bytes(self._held), self._status)
             if found is None:
                 self._give_up_json()
             else:
@@ -76,9 +81,15 @@ class AnyReader:
 
     def _choose(self, start: bytes) -> bytes:
         plain = start.removeprefix(b"\xef\xbb\xbf")
-        if _JSON_BEGINS.match(plain):
+        answer = _HTTP_HEAD.match(plain)
+        if answer is not None and _JSON_BEGINS.match(plain, answer.end()):
+            self._status = int(answer["status"])
+            self._held, plain = bytearray(), plain[answer.end() :]
+        elif answer is not None and answer["status"] == b"200" and _STREAM_BEGINS.match(plain, answer.end()):
+            self._stream, plain = api.StreamReader(), plain[answer.end() :]
+        elif _JSON_BEGINS.match(plain):
             self._held = bytearray()
-        elif re.match(rb"\s*(?:event: ?[^\r\n]*\r?\n)?data: ?(?:\{|\[DONE\])", plain):
+        elif _STREAM_BEGINS.match(plain):
             self._stream = api.StreamReader()
         else:
             self._log = LogReader(BOOK)
@@ -238,12 +249,14 @@ def _together(parts: Sequence[tuple[str, Reading]]) -> Reading:
 # ----------------
 
 
-def _from_json(data: bytes) -> list[Reading] | None:
+def _from_json(data: bytes, http_status: int | None = None) -> list[Reading] | None:
     """Readings of JSON that is an observation, several, or API answers; None when it is something else."""
     try:
         parsed = json.loads(data)
     except (ValueError, RecursionError):
         return None
+    if http_status is not None:
+        return [_answered(http_status, parsed)]
     if isinstance(parsed, list):
         rows = [row for row in parsed if isinstance(row, Mapping)]
         if not rows or len(rows) != len(parsed) or not all(_is_observation(row) for row in rows):
@@ -269,12 +282,25 @@ def _observed(row: Mapping[str, Any]) -> Reading:
     if "rc" in row or "exit_code" in row or "stderr" in row or "stdout" in row:
         code = row.get("rc", row.get("exit_code"))
         if re.search(r"\bcurl\b", command):
-            return _from_readiness(api.curl(code if isinstance(code, int) else 1, str(row.get("stderr", ""))))
+            return _curled(row, code if isinstance(code, int) else 1)
         return _ran(row, command, code)
     if "status" in row and not isinstance(row["status"], int):
         return Reading("unknown")
     status, body = (row["status"], row.get("body")) if "status" in row else (200, row)
     return _answered(status, body)
+
+
+def _curled(row: Mapping[str, Any], code: int) -> Reading:
+    """curl that got an answer printed it; without one its exit code tells why."""
+    printed = row.get("stdout")
+    if code == 0 and isinstance(printed, str) and printed.strip():
+        reader = AnyReader()
+        reader.feed(printed.encode("utf-8", "replace"))
+        reader.close()
+        reading = reader.readings()[0]
+        if reading.kind == "api":
+            return reading
+    return _from_readiness(api.curl(code, str(row.get("stderr", ""))))
 
 
 def _ran(row: Mapping[str, Any], command: str, code: Any) -> Reading:
@@ -304,7 +330,7 @@ def _answered(status: int, body: Any) -> Reading:
             "max_model_len": found.max_model_len,
             "owned_by": found.owned_by,
         }
-        return Reading("api", ready=True, facts={**facts, "verdict": "ok"})
+        return Reading("api", ready=bool(found.names), facts={**facts, "verdict": "ok" if found.names else "no_model"})
     if (isinstance(body, Mapping) and "choices" in body) or api.error_of(body) is not None:
         return _from_verdict(api.chat(status, body))
     return _from_readiness(api.endpoint(status, body))
@@ -320,6 +346,12 @@ def _from_verdict(verdict: api.Verdict, *, partial: str | None = None) -> Readin
     }
     if partial is not None:
         facts["partial"] = partial[: api.MOST_TEXT]
+    if verdict.reasoning:
+        facts["reasoning"] = verdict.reasoning
+    if verdict.tool_calls:
+        facts["tool_calls"] = [_call(call) for call in verdict.tool_calls[:16]]
+    if verdict.usage:
+        facts["usage"] = {name: verdict.usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
     if verdict.error_code is not None:
         facts["error_code"] = verdict.error_code
     if verdict.retry_max_tokens is not None:
@@ -352,6 +384,12 @@ def _from_verdict(verdict: api.Verdict, *, partial: str | None = None) -> Readin
     )
 
 
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    function = function if isinstance(function, Mapping) else {}
+    return {"name": function.get("name"), "arguments": function.get("arguments")}
+
+
 def _from_readiness(found: api.Readiness) -> Reading:
     facts: dict[str, Any] = {"ok": found.ready, "state": found.state, "verdict": found.state}
     if found.reason is None:
@@ -363,13 +401,16 @@ def _failure(reason: str, evidence: str) -> Failure:
     return Failure(reason, REASONS[reason].title, evidence, remedy=REASONS[reason].remedy)
 
 
+def _told(reading: Reading) -> Any:
+    """What an answer says in one value: names, the answer itself, or how it failed."""
+    facts = reading.facts
+    return facts.get("names") or facts.get("answer") or facts.get("verdict", facts)
+
+
 def _by_name(readings: Mapping[str, Reading]) -> Reading:
     """API answers by name: what each says, under its name."""
     first = next(iter(readings.values()))
-    facts = {
-        name: reading.facts.get("names", reading.facts.get("answer", reading.facts))
-        for name, reading in readings.items()
-    }
+    facts = {name: _told(reading) for name, reading in readings.items()}
     failure = next((reading.failure for reading in readings.values() if reading.failure is not None), None)
     return replace(first, ready=all(reading.ready for reading in readings.values()), failure=failure, facts=facts)
 

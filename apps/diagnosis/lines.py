@@ -8,6 +8,7 @@ line longer than LONGEST only the beginning is kept.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -64,6 +65,49 @@ def clean(line: bytes) -> bytes:
     if len(line) > LONGEST:
         line = line[:LONGEST]
     return _ANSI.sub(b"", line) if b"\x1b" in line else line
+
+
+# What carried a line to us and is no part of it: `docker logs -t` and CRI, docker compose, kubectl --prefix, journald.
+_CARRIED = re.compile(
+    rb"(?:\[pod/[\w./-]{1,200}\] ?)?"
+    rb"(?:[a-z0-9][\w.-]{0,60} {0,40}\| {1,2})?"
+    rb"(?:(?:[A-Z][a-z]{2} [ 0-3]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?[+-]\d\d:?\d\d)"
+    rb" [\w.-]{1,64} (?!systemd|kernel)[\w@./:\\-]{1,80}\[\d{1,9}\]: )?"
+    rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |\Z))?"
+)
+_JSON_LINE = re.compile(rb"\{\s*\"(?:log|message|msg|line|MESSAGE|stream|time|timestamp|ts|_[A-Z_]+|[A-Z_]+)\"\s*:")
+_SAID_IN = ("log", "MESSAGE", "message", "msg", "line")
+
+
+def uncarried(line: bytes) -> bytes:
+    """The line without what a log's carrier put around it: time stamps and names in front, or a JSON object a line."""
+    first = line[:1]
+    if first == b"{":
+        return _said_in_json(line) if _JSON_LINE.match(line) else line
+    may_be = (
+        line[4:5] == b"-" or b" | " in line[:104]
+        if first.isdigit()
+        else b"| " in line[:104] or b"]: " in line[:256]
+        if first.isalpha()
+        else line[:5] == b"[pod/"
+    )
+    if may_be:
+        found = _CARRIED.match(line)
+        if found is not None and found.end():
+            rest = line[found.end() :]
+            return _said_in_json(rest) if rest[:1] == b"{" and _JSON_LINE.match(rest) else rest
+    return line
+
+
+def _said_in_json(line: bytes) -> bytes:
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(parsed, dict):
+        return line
+    said = next((parsed[name] for name in _SAID_IN if isinstance(parsed.get(name), str)), None)
+    return line if said is None else said.strip("\r\n").replace("\n", " ").encode("utf-8", "replace")
 
 
 def words(line: bytes) -> list[bytes]:
@@ -154,7 +198,7 @@ _PREFIX = re.compile(
     r"[ \t]{0,4}\((?P<process>[A-Za-z]\w{0,60}) (?P<rest>(?:[^()\n]{0,60} )?(?:pid|rank)=\d[^()\n]{0,100})\)[ \t]?"
 )
 MOST_PREFIXES = 4
-_TAG = re.compile(r"_(DP|PP|TP)(\d{1,4})")
+_TAG = re.compile(r"(?:_|\b)(DP|PP|TP)(\d{1,4})\b")
 _RANK = re.compile(r"\brank=(\d{1,5})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
 _ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
@@ -173,7 +217,7 @@ def origin_of(text: str) -> tuple[Origin, str]:
         tag = _RANK_TAG.match(text)
         return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)
     process, rest = match["process"], match["rest"].strip()
-    tags = {kind: int(number) for kind, number in _TAG.findall(process)}
+    tags = {kind: int(number) for kind, number in _TAG.findall(f"{process} {rest}")}
     said = _RANK.search(rest)
     rank = int(said[1]) if said else tags.get("TP")
     return Origin(process, f"{process} {rest}", rank, _ADDRESS.search(rest) is None), text[match.end() :]

@@ -86,7 +86,7 @@ RULES: tuple[Rule, ...] = (
 
 SIGNS: tuple[Sign, ...] = (
     Sign(
-        "tensor",
+        "llama_model_load",
         re.compile(r"llama_model_load: error loading model: (?:.*(?:tensor|corrupted|out of bounds))"),
         "manifest_mismatch",
         kind="llamacpp",
@@ -102,6 +102,12 @@ SIGNS: tuple[Sign, ...] = (
         "open",
         re.compile(r"(?:failed to open|error loading model:.*No such file).{0,200}(?:gguf|GGUF|No such file)"),
         "model_path_missing",
+        kind="llamacpp",
+    ),
+    Sign(
+        "magic",
+        re.compile(r"gguf_init_from_file\w*: invalid magic"),
+        "manifest_mismatch",
         kind="llamacpp",
     ),
     Sign("cudamalloc", re.compile(r"cudaMalloc failed: out of memory"), "oom_gpu", cause="cuda_oom", kind="llamacpp"),

@@ -113,6 +113,30 @@ def _kill(story: Story, match: re.Match[str], line: Line) -> None:
         kills.append(kill)
 
 
+def _small_shm(story: Story, match: re.Match[str], line: Line) -> None:
+    story.warn(
+        "shm_small", "Shared memory is too small for Ray's object store, which uses the disk", line, severity="warning"
+    )
+
+
+def _list_begins(story: Story, match: re.Match[str], line: Line) -> None:
+    story.fact(active=0, alive=0, dead=[])
+    story.milestone("ray_nodes", line)
+
+
+def _listed_node(story: Story, match: re.Match[str], line: Line) -> None:
+    """`ray list nodes`: one row a node."""
+    if match["state"] == "ALIVE":
+        story.fact(active=story.facts.get("active", 0) + 1, alive=story.facts.get("alive", 0) + 1)
+    elif len(story.facts.get("dead", [])) < MOST_DEMANDS:
+        story.fact(dead=[*story.facts.get("dead", []), match["address"]])
+
+
+def _listed_gpu(story: Story, match: re.Match[str], line: Line) -> None:
+    if "dead" in story.facts:
+        story.fact(gpu_total=story.facts.get("gpu_total", 0.0) + float(match["count"]))
+
+
 def _joined(story: Story, match: re.Match[str], line: Line) -> None:
     story.milestone("ray_started", line)
 
@@ -162,6 +186,21 @@ RULES: tuple[Rule, ...] = (
         "pressure", r"killed due to memory pressure \(OOM\),.{0,120}at node \(ID: \w+, IP: (?P<node>[^)]+)\)", _kill, 5
     ),
     _rule("ray", r"Ray runtime started\.", _joined, 4),
+    _rule(
+        "store",
+        r"The object store is using /tmp instead of /dev/shm because /dev/shm has only (?P<shm_bytes>\d+) bytes",
+        _small_shm,
+    ),
+    _rule("list", r"^=+ List: ", _list_begins, 5),
+    *(
+        _rule(
+            state.lower(),
+            r"^\s*\d+\s+[0-9a-f]{40,64}\s+(?P<address>\S+)\s+(?:True|False)\s+(?P<state>" + state + r")\b",
+            _listed_node,
+        )
+        for state in ("ALIVE", "DEAD")
+    ),
+    _rule("gpu", r"^\s+GPU: (?P<count>[\d.]+)(?:\s|$)", _listed_gpu, 0),
     _rule("local", r"Local node IP: (?P<ip>\S+)", lambda story, match, line: story.fact(node_ip=match["ip"]), 2),
 )
 

@@ -73,7 +73,8 @@ _ACCESS = [
             "Add the public key shown on the credential to this user's ~/.ssh/authorized_keys on the node, or choose "
             "another "
             "user or credential.",
-            "key_not_authorised key_not_authorised_password_possible too_many_keys permission_denied_publickey",
+            "key_not_authorised key_not_authorised_password_possible too_many_keys permission_denied_publickey "
+            "key_permissions key_passphrase account_closed",
         ),
         (
             "host_key_changed",
@@ -92,19 +93,26 @@ _ACCESS = [
             "unknown_host_key",
         ),
         (
+            "ssh_incompatible",
+            "SSH versions do not fit",
+            "The node and we have no SSH algorithm in common.",
+            "Update the SSH server on the node; an old one offers only what is no longer safe.",
+            "",
+        ),
+        (
             "bad_answer",
             "Answer can't be used",
             "The node answered with more than can be read, or with something that is no answer to what was asked.",
             "Log in on the node and run the same command by hand; a program that was replaced there, or a login script "
             "that never stops printing, is the usual cause.",
-            "",
+            "shell_not_clean",
         ),
         (
             "sudo_denied",
             "No sudo rights",
             "The command needs root, and sudo would not run it without asking for a password.",
             "Allow the listed commands for this user with NOPASSWD in /etc/sudoers.d, or run them by hand.",
-            "sudo_password not_in_sudoers sudo_not_allowed",
+            "sudo_password not_in_sudoers sudo_not_allowed no_new_privileges",
         ),
         (
             "password_gone",
@@ -166,7 +174,7 @@ _ACCESS = [
             "The node takes the connection but sshd shows no banner in time: it is overloaded (often out of memory) "
             "or still starting.",
             "Wait a minute; if it stays so, the node needs a power cycle. Do not restart in a loop.",
-            "overloaded_or_booting banner_timeout",
+            "overloaded_or_booting banner_timeout closed_before_login too_many_sessions",
         ),
     ),
 ]
@@ -214,7 +222,7 @@ _HOST = _group(
         "GPU lost",
         "The driver no longer reaches the GPU.",
         "Power cycle the node; look for Xid lines in `dmesg`.",
-        "gpu_fallen_off_the_bus",
+        "gpu_fallen_off_the_bus ecc_error",
     ),
     (
         "disk_full",
@@ -236,7 +244,7 @@ _HOST = _group(
         "Program missing",
         "A program that this step needs is not installed on the node.",
         "Install it on the node named in the evidence.",
-        "rsync_missing_on_target rsync_missing command_not_found",
+        "rsync_missing_on_target rsync_missing command_not_found nvcc_missing compiler_missing unit_missing",
     ),
     (
         "image_missing",
@@ -265,14 +273,14 @@ _HOST = _group(
         "The loaded kernel module and the NVIDIA libraries are of different versions, usually after an update "
         "without a reboot.",
         "Reboot the node.",
-        "driver_library_mismatch",
+        "driver_library_mismatch driver_combination",
     ),
     (
         "driver_too_old",
         "Driver too old",
         "The image needs a newer NVIDIA driver than the node has.",
         "Update the driver, or use an image built for the CUDA version that the driver supports.",
-        "driver_too_old_for_image",
+        "driver_too_old_for_image ptx_too_new compat_not_supported",
     ),
 )
 
@@ -331,7 +339,7 @@ _MEMORY = _group(
         "Memory did not come back",
         "What was stopped is gone, but its memory is still not free.",
         "Look for processes that are left over; a reboot of the node frees it for certain.",
-        "",
+        "memory_changed_while_profiling memory_unbalanced",
     ),
     (
         "oom_gpu",
@@ -346,7 +354,7 @@ _MEMORY = _group(
         "Killed for memory",
         "The kernel ended a process because the node ran out of memory.",
         "Lower the memory share so that the system keeps some, or stop what else runs on the node.",
-        "oom_killed kernel_oom",
+        "oom_killed kernel_oom oomd",
     ),
     (
         "ray_oom_killer",
@@ -423,14 +431,14 @@ _DATA = [
             "Model not on the node",
             "The model's folder, or a file of it, is not on this node.",
             "Fetch or copy the model to this node, or correct the path.",
-            "model_missing",
+            "model_missing tokenizer_missing source_missing mount_source_missing",
         ),
         (
             "manifest_mismatch",
             "Files differ",
             "Size or hash of a model file is not what it should be.",
             "The bad files are copied again once; if they differ again, check the disk.",
-            "",
+            "wrong_size file_missing",
         ),
         (
             "image_not_found",
@@ -448,7 +456,7 @@ _DATA = [
             "Hub not reachable",
             "This node has no way to the model hub.",
             "Fetch the model on a node with internet and copy it over, or set a proxy.",
-            "no_internet",
+            "no_internet hub_storage_error hub_server_error",
         ),
         (
             "hub_rate_limited",
@@ -463,14 +471,14 @@ _DATA = [
             "Copy interrupted",
             "The connection broke while files were being copied; what arrived is kept.",
             "It resumes by itself; if it breaks again, check the link between the nodes.",
-            "connection_lost",
+            "connection_lost interrupted partial_copy",
         ),
         (
             "image_pull",
             "Image pull failed",
             "The container image could not be pulled.",
             "Check the registry, the login and the disk; layers that arrived are kept.",
-            "",
+            "registry_login",
         ),
     ),
 ]
@@ -505,7 +513,7 @@ _CLUSTER = [
             "Waiting for GPUs",
             "Ray has no place for all ranks: the GPUs or addresses that were asked for are not free in the cluster.",
             "Compare `ray status` with the plan: number of GPUs, and node:ADDRESS being exactly the fabric address.",
-            "",
+            "not_enough_gpus_in_ray ray_without_gpu",
         ),
         (
             "ray_node_dead",
@@ -520,7 +528,7 @@ _CLUSTER = [
             "NCCL could not set up the communication between the ranks.",
             "Check NCCL_SOCKET_IFNAME and NCCL_IB_HCA on every node, and read the first NCCL WARN line of each rank "
             "(NCCL_DEBUG=INFO).",
-            "nccl_init_hang",
+            "nccl_init_hang gloo_connect nccl_no_interface wrong_gid_index rdma_memory rdma_completion_error wrong_interface",
         ),
         (
             "port_race",
@@ -539,7 +547,7 @@ _CLUSTER = [
             "NCCL found no usable RDMA device and talks over TCP sockets; it works, but slowly.",
             "Give the container --device /dev/infiniband, --cap-add IPC_LOCK and --ulimit memlock=-1, and check the "
             "spelling of NCCL_IB_HCA.",
-            "no_infiniband_device_in_container",
+            "no_infiniband_device_in_container no_matching_hca rdma_disabled",
         ),
         (
             "ray_wrong_ip",
@@ -599,35 +607,42 @@ _ENGINE = [
             "Engine refuses an argument",
             "The engine does not know an argument, or refuses its value.",
             "Remove or correct the argument named in the evidence; the recipe may be for another version of the image.",
-            "unknown_argument",
+            "unknown_argument max_len_exceeds_model trust_remote_code dtype_unsupported not_enough_gpus usage_error device_missing",
         ),
         (
             "unsupported_model",
             "Model not supported",
             "This version of the engine does not know the model's architecture.",
             "Use an image with a newer engine (and transformers).",
-            "",
+            "tokenizer_unsupported quantization_unknown weights_unknown",
         ),
         (
             "image_arch",
             "Image for another processor",
             "The image is built for another processor architecture than this node's.",
             "Use an image for this node (Sparks need arm64).",
-            "exec_format_error",
+            "exec_format_error no_matching_manifest",
         ),
         (
             "image_too_old",
             "Image too old",
             "The image's software is too old for this model or this GPU.",
             "Use a newer image.",
-            "",
+            "ray_missing",
+        ),
+        (
+            "image_broken",
+            "Image does not fit together",
+            "A library or module inside the image is missing, or does not belong to the others.",
+            "Use the image as it was published; a package that was added to it later is the usual cause.",
+            "library_missing undefined_symbol kernel_library_unusable operator_missing module_missing",
         ),
         (
             "kernel_unsupported",
             "GPU code missing in the image",
             "The image has no GPU code for this GPU.",
             "Use an image built for this GPU (sm_121 for the Spark).",
-            "no_kernel_image",
+            "no_kernel_image quantization_unsupported no_attention_backend no_matching_kernel kernel_out_of_resources",
         ),
         (
             "ptxas_too_old",
@@ -635,7 +650,7 @@ _ENGINE = [
             "The compiler inside the image does not know this GPU. The model is not the problem.",
             "Set TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas (CUDA 13 or newer in the image), or use an image built "
             "for the Spark.",
-            "",
+            "nvcc_too_old",
         ),
         (
             "kv_too_small",
@@ -649,7 +664,7 @@ _ENGINE = [
             "Tensor parallel does not divide",
             "The model's attention heads cannot be split evenly over that many GPUs.",
             "Choose a tensor parallel size that divides the number of heads, or pipeline parallel.",
-            "",
+            "weights_indivisible",
         ),
     ),
     *_group(
@@ -667,7 +682,7 @@ _ENGINE = [
             "API never ready",
             "The engine runs, but its API did not become ready in time.",
             "Read the engine's log; raise VLLM_ENGINE_READY_TIMEOUT_S for big models.",
-            "",
+            "engine_ready_timeout",
         ),
         (
             "smoke_failed",
@@ -681,21 +696,21 @@ _ENGINE = [
             "Engine ended",
             "The engine's process ended.",
             "Read its first error line; exit code 137 means that it was killed.",
-            "died",
+            "died start_limit",
         ),
         (
             "engine_crashed",
             "Engine crashed",
             "The engine ended with a segmentation fault or another signal.",
             "Relaunch; if it happens again, try another image or driver.",
-            "sigsegv",
+            "sigsegv cuda_error gpu_fault",
         ),
         (
             "rank_lost",
             "A rank is gone",
             "One rank of the deployment has ended; without it the service is dead.",
             "Relaunch the whole deployment; the first fatal line across the ranks is shown.",
-            "",
+            "rendezvous_timeout",
         ),
     ),
 ]
@@ -782,7 +797,7 @@ _API = [
             "Engine died behind its API",
             "The API still answers, but says that its engine has died.",
             "Relaunch.",
-            "engine_error",
+            "engine_error rpc_timeout",
         ),
         (
             "stream_broken",
@@ -817,7 +832,7 @@ _RUNTIME = [
             "Gone",
             "The deployment's processes are gone without a reboot.",
             "Read the last lines of its log, then relaunch.",
-            "",
+            "no_such_container",
         ),
     ),
 ]

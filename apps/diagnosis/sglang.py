@@ -25,6 +25,7 @@ def _of_rank(line: Line) -> Line:
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
     def of_rank(story: Story, match: re.Match[str], line: Line) -> None:
+        story.marks["sglang"] = True
         act(story, match, _of_rank(line))
 
     return Rule("sglang", trigger, re.compile(pattern), of_rank, votes)
@@ -119,7 +120,7 @@ def _bar(story: Story, match: re.Match[str], line: Line) -> None:
         if bar.label.startswith("Capturing batches"):
             story.votes["sglang"] += 2
             story.enter("graphs", line, bar.percent / 100)
-            story.fact(graphs=[int(bar.done), int(bar.total or 0)])
+            story.fact(graphs=[round(bar.done), round(bar.total or 0)])
 
 
 def _ready(story: Story, match: re.Match[str], line: Line) -> None:
@@ -128,6 +129,21 @@ def _ready(story: Story, match: re.Match[str], line: Line) -> None:
 
 def _version(story: Story, match: re.Match[str], line: Line) -> None:
     story.first(nccl=match["version"])
+
+
+def _speaks(story: Story, match: re.Match[str], line: Line) -> None:
+    """The traceback that follows bears no tag: it is this rank's."""
+    story.marks["speaker"] = line.rank
+
+
+def _serving(story: Story, match: re.Match[str], line: Line) -> None:
+    if not story.ready:
+        story.become_ready(line)
+
+
+def _waited_too_long(story: Story, match: re.Match[str], line: Line) -> None:
+    if story.marks.get("in_dist_init"):
+        story.suspect(_HANG, line.number, line.text, line.rank, {"cause": "nccl_init_hang", "phase": "nccl_init_hang"})
 
 
 def _died(story: Story, match: re.Match[str], line: Line) -> None:
@@ -165,6 +181,17 @@ RULES: tuple[Rule, ...] = (
     _rule("capture", r"Capture cuda graph end\. Time elapsed: (?P<s>[\d.]+) s", _captured, 4),
     _rule(
         "max_total_num_tokens", r"max_total_num_tokens=(?P<tokens>\d+)(?:.*?context_len=(?P<context>\d+))?", _limits, 5
+    ),
+    _rule("scheduler", r"Scheduler hit an exception", _speaks),
+    _rule("watchdog", r"Watchdog timeout \(", _waited_too_long),
+    _rule("decode", r"Decode batch[.,\s].{0,20}#running-req", _serving),
+    _rule("prefill", r"Prefill batch[.,\s].{0,20}#new-seq", lambda story, match, line: None),
+    _rule(
+        "health",
+        r"Health check failed\. Server couldn't get a response",
+        lambda story, match, line: story.warn(
+            "health_check", "The engine did not answer its own health check in time", line, severity="warning"
+        ),
     ),
     _rule("roll", r"The server is fired up and ready to roll!", _ready, 8),
     _rule("sglang", r"sglang is using nccl==(?P<version>[\d.]+)", _version, 5),

@@ -24,6 +24,45 @@ def _methods(match: re.Match[str]) -> dict[str, object]:
 SIGNS: tuple[Sign, ...] = (
     _sign("identification", r"REMOTE HOST IDENTIFICATION HAS CHANGED", "host_key_changed"),
     _sign("known", r"No \S+ host key is known for (?P<host>\S+)", "host_key_unknown", "unknown_host_key"),
+    _sign(
+        "negotiate offer",
+        r"no matching (?P<what>[\w ]{3,40}) found\. Their offer|Unable to negotiate with",
+        "ssh_incompatible",
+    ),
+    _sign("incompatiblepeer", r"IncompatiblePeer: ", "ssh_incompatible"),
+    _sign("badhostkeyexception", r"BadHostKeyException: ", "host_key_changed"),
+    _sign("known_hosts", r"Server '?\S+?'? not found in known_hosts", "host_key_unknown", "unknown_host_key"),
+    _sign("unprotected", r"WARNING: UNPROTECTED PRIVATE KEY FILE", "ssh_auth", "key_permissions"),
+    _sign("passphrase", r"incorrect passphrase supplied to decrypt private key", "ssh_auth", "key_passphrase"),
+    _sign("passwordrequiredexception", r"PasswordRequiredException: ", "ssh_auth", "key_passphrase"),
+    _sign(
+        "authenticationexception badauthenticationtype",
+        r"AuthenticationException: |BadAuthenticationType: ",
+        "ssh_auth",
+        "key_not_authorised",
+        strength=EFFECT,
+    ),
+    _sign("account available", r"^This account is currently not available", "ssh_auth", "account_closed"),
+    _sign("expired", r"password has expired", "ssh_auth", "account_closed"),
+    _sign(
+        "booting",
+        r"System is booting up\. Unprivileged users are not permitted",
+        "ssh_busy",
+        "overloaded_or_booting",
+        values={"state": "overloaded_or_booting"},
+    ),
+    _sign(
+        "closed reset",
+        r"^Connection (?:closed|reset) by [\w.:-]+ port (?!65535)\d+",
+        "ssh_busy",
+        "closed_before_login",
+        strength=EFFECT,
+    ),
+    _sign("novalidconnectionserror", r"NoValidConnectionsError: ", "ssh_refused", "refused"),
+    _sign("channelexception", r"ChannelException\(1, ", "jump_refused"),
+    _sign("channelexception", r"ChannelException\([23], ", "jump_unreachable"),
+    _sign("session", r"Session open refused by peer", "ssh_busy", "too_many_sessions"),
+    _sign("gaierror", r"socket\.gaierror: \[Errno -\d\]", "dns", strength=EFFECT),
     _sign("verification", r"Host key verification failed", "host_key_unknown", "unknown_host_key", strength=EFFECT),
     _sign("denied", r"Permission denied \((?P<methods>[a-z][a-z0-9,@. -]{2,200})\)", "ssh_auth", extract=_methods),
     _sign("authentication", r"Too many authentication failures", "ssh_auth", "too_many_keys"),
@@ -50,6 +89,7 @@ SIGNS: tuple[Sign, ...] = (
     ),
     _sign("route", r"connect to (?:host|address) \S+ port \d+: No route to host", "no_route"),
     _sign("unreachable", r"connect to (?:host|address) \S+ port \d+: Network is unreachable", "no_route"),
+    _sign("down", r"connect to (?:host|address) \S+ port \d+: Host is down", "no_route"),
     _sign("resolve", r"Could not resolve hostname (?P<host>\S+?):? ", "dns"),
     _sign("prohibited", r"administratively prohibited", "jump_refused"),
     _sign("forwarding", r"stdio forwarding failed", "jump_unreachable", strength=EFFECT),
@@ -62,6 +102,20 @@ SIGNS: tuple[Sign, ...] = (
         strength=1,
     ),
     _sign("password", r"sudo: a password is required|sudo: \d+ incorrect password", "sudo_denied", "sudo_password"),
+    _sign(
+        "sudo",
+        r"^sudo: .{0,40}(?:Passwort|mot de passe|contraseña|senha|пароль|密码|パスワード).{0,40}$",
+        "sudo_denied",
+        "sudo_password",
+    ),
+    _sign("interactive", r"sudo(?:-rs)?: interactive authentication is required", "sudo_denied", "sudo_password"),
+    _sign("privileges", r"sudo: The \"no new privileges\" flag is set", "sudo_denied", "no_new_privileges"),
+    _sign(
+        "required",
+        r"(?:Interactive authentication required|Access denied as the requested operation requires interactive)",
+        "sudo_denied",
+        "sudo_not_allowed",
+    ),
     _sign("terminal", r"sudo: a terminal is required to read the password", "sudo_denied", "sudo_password"),
     _sign("tty", r"sudo: (?:no tty present|sorry, you must have a tty)", "sudo_denied", "sudo_password"),
     _sign("sudoers", r"is not in the sudoers file", "sudo_denied", "not_in_sudoers"),
@@ -100,6 +154,10 @@ SIGNS: tuple[Sign, ...] = (
 )
 
 
+def _unanswered(story: Story, match: re.Match[str], line: Line) -> None:
+    story.warn("no_answer", "The host does not answer to ping", line, severity="warning")
+
+
 def _noise(name: str, title: str) -> Act:
     return lambda story, match, line: story.warn(name, title, line)
 
@@ -110,7 +168,16 @@ def _memory(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _ping(story: Story, match: re.Match[str], line: Line) -> None:
-    story.fact(sent=int(match["sent"]), received=int(match["received"]), answers=int(match["received"]) > 0)
+    received = int(match["received"])
+    story.fact(sent=int(match["sent"]), received=received, answers=received > 0)
+    if not received:
+        _unanswered(story, match, line)
+
+
+def _too_long(story: Story, match: re.Match[str], line: Line) -> None:
+    if match["mtu"]:
+        story.fact(mtu=int(match["mtu"]))
+    story.warn("mtu_too_small", "The packet is larger than the MTU on this way", line, severity="warning")
 
 
 def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 1) -> Rule:
@@ -130,5 +197,16 @@ RULES: tuple[Rule, ...] = (
         "ssh", "added", r"Warning: Permanently added", _noise("host_key_added", "ssh accepted a new host key by itself")
     ),
     _rule("ssh", "mem", r"^Mem:\s+(?P<total>\d{7,20})(?:\s+\d+){4}\s+(?P<available>\d+)\s*$", _memory),
+    _rule(
+        "ssh",
+        "resolve",
+        r"^sudo: unable to resolve host",
+        _noise("sudo_hostname", "The node can't resolve its own name; sudo works all the same"),
+        2,
+    ),
+    _rule(
+        "ping", "long", r"(?:local error: message too long|[Mm]essage too long)(?:, mtu=(?P<mtu>\d+))?", _too_long, 2
+    ),
+    _rule("ping", "ping", r"^PING \S+ \(", lambda story, match, line: None, 2),
     _rule("ping", "received", r"(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received", _ping, 3),
 )

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from apps.diagnosis.frames import superseded
-from apps.diagnosis.lines import NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, words
+from apps.diagnosis.lines import LONGEST, NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, uncarried, words
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Milestone, Progress, Reading
@@ -52,6 +52,7 @@ class Suspect:
     phase: str
     reason: str
     cause: str
+    key: str = ""  # Origin.key of the process that said it
 
 
 @dataclass
@@ -76,6 +77,16 @@ class Story:
     def milestone(self, name: str, line: Line, **values: Any) -> None:
         if len(self.milestones) < MOST_MILESTONES:
             self.milestones.append(Milestone(name, line.number, line.rank, values))
+        self._got_over(line)
+
+    def _got_over(self, line: Line) -> None:
+        """A process that goes on has got over its exceptions and its waiting."""
+        doubt = self.signs.get(SUSPECT)
+        if doubt is not None and (doubt.key, doubt.rank) == (line.origin.key, line.rank):
+            del self.signs[SUSPECT]
+        waited = self.signs.get(ECHO)
+        if waited is not None and waited.sign.until_milestone:
+            del self.signs[ECHO]
 
     def fact(self, **values: Any) -> None:
         self.facts.update(values)
@@ -116,11 +127,20 @@ class Story:
         self.ready = True
         self.signs.clear()  # whatever went wrong before, the program got over it
 
+    def stop(self, line: Line) -> None:
+        """The server was ended in order: it is ready no longer."""
+        if self.ready:
+            self.ready = False
+            self.marks["stopped"] = True
+            self.facts.pop("ready", None)
+            self.milestone("stopped", line)
+
     def start_again(self, line: Line) -> None:
         """The program begins anew in the same log (a container that was restarted): what was ready is no longer."""
-        if not self.ready:
+        if not (self.ready or self.marks.pop("stopped", False)):
             return
         self.ready = False
+        self.signs.clear()
         self.load = Load(reached=max(self.load.reached, self.load.overall))
         self.entered.clear()
         self.facts.pop("ready", None)
@@ -129,7 +149,9 @@ class Story:
         self.milestone("restarted", line)
         self.warn("restarted", "The program was started again in the same log", line, severity="warning")
 
-    def suspect(self, sign: Sign, line_number: int, text: str, rank: int | None, values: dict[str, Any]) -> None:
+    def suspect(
+        self, sign: Sign, line_number: int, text: str, rank: int | None, values: dict[str, Any], key: str = ""
+    ) -> None:
         cause = values.pop("cause", sign.cause) or sign.reason
         if sign.strength in self.signs:
             return
@@ -142,7 +164,22 @@ class Story:
             self.marks.get("traced", self.load.phase),
             sign.reason,
             cause,
+            key,
         )
+
+    def doubt(self, sign: Sign, line: Line, rank: int | None) -> None:
+        """An exception of unknown meaning. The first one counts; of a server that serves, the first of the last
+        traceback, since its earlier ones were about single requests."""
+        known = self.signs.get(SUSPECT)
+        if (
+            known is not None
+            and self.ready
+            and ECHO not in self.signs
+            and self.marks.get("traceback", 0) > known.line_number
+        ):
+            del self.signs[SUSPECT]
+        if SUSPECT not in self.signs:
+            self.suspect(sign, line.number, line.text, rank, {}, line.origin.key)
 
 
 def shorten(text: str) -> str:
@@ -175,10 +212,27 @@ class Rule:
     pattern: re.Pattern[str]
     act: Act
     votes: int = 1
+    in_paths: bool = False  # tried on the `File "…", line …` lines of tracebacks too
 
 
 _PROCESS_WORDS = frozenset(
     {b"apiserver", b"enginecore", b"enginecore_dp0", b"worker_tp0", b"vllmworker", b"rayworkerwrapper"}
+)
+
+
+def _traceback(story: Story, match: re.Match[str], line: Line) -> None:
+    """Where the last traceback began; one that came of another goes on with it."""
+    if not story.marks.pop("chained", False):
+        story.marks["traceback"] = line.number
+
+
+def _chained(story: Story, match: re.Match[str], line: Line) -> None:
+    story.marks["chained"] = True
+
+
+_COMMON = (
+    Rule("", "traceback", re.compile(r"Traceback \(most recent call last\)"), _traceback, 0),
+    Rule("", "above", re.compile(r"During handling of the above exception|The above exception was"), _chained, 0),
 )
 
 
@@ -189,11 +243,13 @@ class Book:
     rules: Mapping[bytes, tuple[Rule, ...]]
     signs: Mapping[bytes, tuple[Sign, ...]]
     triggers: frozenset[bytes]
+    in_paths: frozenset[bytes]  # those of them that tell something in the path lines of a traceback
 
     @classmethod
     def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
         by_rule: dict[bytes, list[Rule]] = {}
         by_sign: dict[bytes, list[Sign]] = {}
+        rules = (*_COMMON, *rules)
         for rule in rules:
             by_rule.setdefault(rule.trigger.encode(), []).append(rule)
         for sign in signs:
@@ -203,6 +259,7 @@ class Book:
             {word: tuple(found) for word, found in by_rule.items()},
             {word: tuple(found) for word, found in by_sign.items()},
             frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
+            frozenset(rule.trigger.encode() for rule in rules if rule.in_paths),
         )
 
 
@@ -241,7 +298,7 @@ class LogReader:
             if prepared is not None and prepared.bars:
                 story = copy.deepcopy(story)
                 _take_line(self._book, story, self._owned(prepared), self._number + 1)
-        return tell(story, self._kind)
+        return tell(story, self._kind, ended=self._closed)
 
     def _take(self, lines: Sequence[bytes]) -> None:
         memo, story, book = self._memo, self._story, self._book
@@ -268,12 +325,14 @@ class LogReader:
                     if len(memo) >= MEMO_LINES:
                         memo.clear()
                     memo[raw] = prepared
-            if prepared is not None:
+            if prepared is _OF_A_PROCESS and story.open_sign is None:
+                story.marks["vllm_process"] = True
+            elif prepared is not None:
                 _take_line(book, story, self._owned(prepared), number)
                 if measured is not None and _only_a_bar(prepared) and story.open_sign is None:
                     plain = story.votes - measured
             elif story.open_sign is not None:
-                _go_on(story, origin_of(clean(raw).decode("utf-8", "replace"))[1])
+                _go_on(story, origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))[1])
             if prepared is None or not prepared.bars:
                 self._owner = _only_a_prefix(raw)
         self._number += len(lines)
@@ -296,11 +355,14 @@ def _only_a_bar(prepared: Prepared) -> bool:
     return not others and all(rule.trigger in ("%", "%|") for rule, _ in prepared.rules)
 
 
+_PREFIXES = re.compile(rb"[^(]{0,200}+(?:\([^()]{1,160}+\)[ \t]*+){1,4}+")
+
+
 def _only_a_prefix(raw: bytes) -> Origin:
     """Who a line belongs to that is nothing but process prefixes; NOBODY for every other line."""
-    if not raw.startswith(b"(") or b"pid=" not in raw or not raw.rstrip().endswith(b")"):
+    if b"pid=" not in raw or raw[-1:] not in b") \t" or _PREFIXES.fullmatch(raw) is None:
         return NOBODY
-    origin, rest = origin_of(clean(raw).decode("utf-8", "replace"))
+    origin, rest = origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))
     return origin if not rest.strip() else NOBODY
 
 
@@ -316,34 +378,50 @@ class Prepared:
     signs: tuple[tuple[Sign, re.Match[str]], ...]
     wrapped: tuple[Sign, ...]  # signs that begin here and may go on in the next lines
     exception: bool
+    stamped: bool = False  # in the format of vLLM's own loggers
 
 
-# A line that tells only that a process of vLLM printed it.
+# Lines that tell only whose they are: a process of vLLM printed them, or they name a file of the engine.
 _OF_A_PROCESS = Prepared(Origin("Worker"), "", (), (), (), (), (), False)
+_OF_SGLANG = Prepared(NOBODY, "", (), (), (), (), (), False)
+_VLLM_STAMP = re.compile(
+    r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,120}\.py:\d{1,5}\]"
+)
+_NO_ERROR = re.compile(r"(?:\[[^\]]{0,60}\] ?)?(?:WARN|INFO|DEBUG)|.{0,38}WARNING")
+
+
+_PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
+_SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 
 
 def prepare(book: Book, raw: bytes) -> Prepared | None:
     """Search a line once. None: it tells nothing."""
-    raw = clean(raw)
+    if b"\x1b" in raw or len(raw) > LONGEST:
+        raw = clean(raw)
+    if raw[-1:] == b"^" and b"^^^" in raw:
+        return None  # what a traceback points at
+    if b'File "' in raw and _PATH_LINE.search(raw) is not None and raw.rpartition(b" ")[2] not in book.in_paths:
+        return _OF_SGLANG if b"/sglang/" in raw else _OF_A_PROCESS if b"/vllm/" in raw else None
     found = book.triggers.intersection(words(raw))
     frame = b"%" in raw and (b"%|" in raw or b"% Completed" in raw or b"B/s" in raw)
     exception = b"Error: " in raw or b"Exception: " in raw
-    spaced = raw[:1] == b" "
+    spaced = raw[:1] == b" " and raw.lstrip(b" ")[:1] in _SECTION_BEGINS
     if not (found or frame or exception or spaced):
         return None
     if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
         return _OF_A_PROCESS
-    origin, text = origin_of(raw.decode("utf-8", "replace"))
+    origin, text = origin_of(uncarried(raw).decode("utf-8", "replace"))
     found_bars = tuple(bars(text)) if frame else ()
     rules = _matching(book, (b"%|",), text) if found_bars else _matching(book, (b"%",), text) if frame else ()
     ordered = sorted(found)
     rules += _matching(book, ordered, text)
     signs, wrapped = _signs(book, ordered, text)
     in_section = _matching(book, (b" ",), text) if spaced else ()
-    exception = exception and "WARNING" not in text[:40] and _EXCEPTION.search(text) is not None
+    exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
     if not (rules or signs or wrapped or in_section or exception):
         return None
-    return Prepared(origin, text, found_bars, rules, in_section, signs, wrapped, exception)
+    stamped = _VLLM_STAMP.match(text) is not None
+    return Prepared(origin, text, found_bars, rules, in_section, signs, wrapped, exception, stamped)
 
 
 def _matching(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
@@ -376,7 +454,9 @@ def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> Non
     line = Line(number, prepared.text, prepared.origin, rank_of(story, prepared.origin), prepared.bars)
     if story.open_sign is not None:
         _go_on(story, prepared.text)
-    if prepared.origin.process.startswith(_VLLM_PROCESSES):
+    if prepared is _OF_SGLANG:
+        story.votes["sglang"] += 1
+    if prepared.stamped or prepared.origin.process.startswith(_VLLM_PROCESSES):
         story.marks["vllm_process"] = True
     for rule, match in prepared.rules:
         _apply(rule, story, match, line)
@@ -387,11 +467,26 @@ def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> Non
         if sign.kind:
             story.votes[sign.kind] += 3
         if sign.strength not in story.signs:
-            story.suspect(sign, line.number, line.text, line.rank, {**sign.values, **_extracted(sign, match)})
+            values = {**sign.values, **_extracted(sign, match)}
+            story.suspect(sign, line.number, line.text, _speaking(story, line), values, line.origin.key)
     if prepared.wrapped and story.open_sign is None:
         story.open_sign = (prepared.wrapped[0], line.number, line.text, line.rank, FOLLOWING)
-    if prepared.exception and SUSPECT not in story.signs:
-        story.suspect(_GENERIC, line.number, line.text, line.rank, {})
+    if prepared.exception:
+        story.doubt(_GENERIC, line, _speaking(story, line))
+
+
+_SGLANG_TAG = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)?(?: PP\d+)?(?: TP(?P<rank>\d{1,4}))?")
+
+
+def _speaking(story: Story, line: Line) -> int | None:
+    """The rank that a line is about. SGLang tags only the first line of a scheduler's traceback."""
+    if line.rank is not None:
+        return line.rank
+    tag = _SGLANG_TAG.match(line.text)
+    if tag is not None:
+        return int(tag["rank"]) if tag["rank"] else None
+    speaker: int | None = story.marks.get("speaker")
+    return speaker
 
 
 def _apply(rule: Rule, story: Story, match: re.Match[str], line: Line) -> None:
@@ -443,10 +538,11 @@ def rank_of(story: Story, origin: Origin) -> int | None:
     return None
 
 
-def tell(story: Story, kind: str = "") -> Reading:
-    """The frozen Reading of a story."""
+def tell(story: Story, kind: str = "", *, ended: bool = False) -> Reading:
+    """The frozen Reading of a story. `ended`: no more will come, so an exception that nothing followed was the end."""
     chosen = kind or _kind(story)
-    failure = _failure(story, chosen)
+    failure = _failure(story, chosen, ended)
+    ready = story.ready and failure is None
     facts = dict(story.facts)
     progress: Progress | None = None
     if story.transfer is not None and chosen not in _ENGINES:
@@ -459,14 +555,14 @@ def tell(story: Story, kind: str = "") -> Reading:
             facts["loads"] = story.load.loads
     if failure is not None:
         facts.update({name: value for name, value in failure.values.items() if name not in ("rank",)})
-    if facts.get("ready") is None and chosen in _ENGINES:
-        facts["ready"] = story.ready
+    if chosen in _ENGINES and (facts.get("ready") is None or failure is not None):
+        facts["ready"] = ready
     return Reading(
         kind=chosen,
         milestones=tuple(story.milestones),
         progress=progress,
         ranks=story.load.by_rank(),
-        ready=story.ready,
+        ready=ready,
         failure=failure,
         warnings=tuple(copy.deepcopy(list(story.warnings.values()))),
         facts=copy.deepcopy(facts),
@@ -490,15 +586,18 @@ def _phase_seconds(story: Story) -> dict[str, Any]:
     return {"phase_s": spent} if spent else {}
 
 
-def _failure(story: Story, kind: str) -> Failure | None:
+def _failure(story: Story, kind: str, ended: bool) -> Failure | None:
     real = [strength for strength in story.signs if strength >= ECHO]
-    if not real:
+    over = story.ready or (story.transfer is not None and story.transfer[1] >= 1.0)
+    if not real and not (ended and SUSPECT in story.signs and not over):
         return None
-    strength = max(real)
+    strength = max(real, default=SUSPECT)
     if strength == ECHO and SUSPECT in story.signs:
         strength = SUSPECT
     found = story.signs[strength]
     reason, values = found.reason, dict(found.values)
+    if strength == SUSPECT and real:
+        reason = story.signs[ECHO].reason
     for other, sign in story.signs.items():
         if other < strength or strength == SUSPECT:
             values = {**sign.values, **values}
@@ -506,7 +605,7 @@ def _failure(story: Story, kind: str) -> Failure | None:
     if reason == "exited" and strength == ECHO and set(codes.values()) & {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT"}:
         reason = "engine_crashed"
     known = REASONS[reason]
-    values["cause"] = found.cause if reason == found.reason else reason
+    values["cause"] = found.cause if reason == found.reason and strength != SUSPECT else reason
     if found.phase != "starting" or kind in _ENGINES:
         values.setdefault("phase", found.phase)
     if strength >= ROOT:

@@ -60,15 +60,34 @@ def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
     for bar in line.bars:
         if re.search(r"Fetching \d+ files", bar.label):
             story.votes["hf"] += 3
-            story.fact(files=[int(bar.done), int(bar.total or 0)])
+            story.fact(files=[round(bar.done), round(bar.total or 0)])
             share = bar.done / bar.total if bar.total else 0.0
-            _advance(story, "fetching", share, int(bar.done), int(bar.total or 0), "files")
+            _advance(story, "fetching", share, round(bar.done), round(bar.total or 0), "files")
+        elif bar.unit == "bytes" and re.search(r"^Download(?:ing|ed| complete)\b", bar.label):
+            story.votes["hf"] += 3
+            story.fact(bytes=round(bar.done), pct=bar.percent, rate=bar.rate.strip())
+            _advance(story, "fetching", bar.percent / 100, round(bar.done), round(bar.total or 0), "bytes")
         elif bar.unit == "bytes" and re.search(r"\.(?:safetensors|bin|gguf|json|txt|model|pt|pth)$", bar.label):
             story.votes["hf"] += 1
             name = bar.label.rsplit(" ", 1)[-1]
             story.fact(current={"file": name, "pct": bar.percent, "rate": bar.rate.strip()})
             if story.transfer is None or story.transfer[4] == "bytes":
-                _advance(story, "fetching", bar.percent / 100, int(bar.done), int(bar.total or 0), "bytes")
+                _advance(story, "fetching", bar.percent / 100, round(bar.done), round(bar.total or 0), "bytes")
+
+
+_XET = re.compile(r"\|\s*(?P<done>[\d.]+\s?[kKMGT]?)B?\s*/\s*(?P<total>[\d.]+\s?[kKMGT]?)B?")
+
+
+def _xet(story: Story, match: re.Match[str], line: Line) -> None:
+    """The bars of hf-xet carry no brackets: `Processing Files (0 / 2) :  33%|███ | 1.32G / 4.00G, 110MB/s`."""
+    sizes = _XET.search(line.text)
+    if sizes is None:
+        return
+    done, total = _size(sizes["done"].replace(" ", "")), _size(sizes["total"].replace(" ", ""))
+    if match["all"]:
+        story.fact(files=[int(match["ready"]), int(match["all"])])
+    story.fact(bytes=done, pct=int(match["pct"]))
+    _advance(story, "fetching", int(match["pct"]) / 100, done, total, "bytes")
 
 
 def _hub_vote(story: Story, match: re.Match[str], line: Line) -> None:
@@ -85,15 +104,37 @@ _WORDS = {"Pull complete": "done", "Already exists": "done"}
 
 
 def _layer(story: Story, match: re.Match[str], line: Line) -> None:
+    _count_layer(story, match["id"], there=match["state"] in _WORDS)
+
+
+def _count_layer(story: Story, identity: str, *, there: bool) -> None:
     seen, done = story.marks.setdefault("layers", []), story.marks.setdefault("layers_done", [])
-    identity = match["id"]
     if identity not in seen and len(seen) < MOST_LAYERS:
         seen.append(identity)
-    if match["state"] in _WORDS and identity not in done and len(done) < MOST_LAYERS:
+    if there and identity not in done and len(done) < MOST_LAYERS:
         done.append(identity)
     story.fact(layers=len(seen), done=len(done))
     # New layers may still be named while the first are done, and the end is said by its own line.
     _advance(story, "pulling", min(len(done) / max(len(seen), 1), 0.99), len(done), len(seen), "layers")
+
+
+def _platform(story: Story, match: re.Match[str], line: Line) -> None:
+    story.warn("image_platform", "The image is built for another processor than this node's", line, severity="warning")
+
+
+def _podman(story: Story, match: re.Match[str], line: Line) -> None:
+    story.first(image=match["image"])
+    story.milestone("pull_started", line, image=match["image"])
+
+
+def _blob(story: Story, match: re.Match[str], line: Line) -> None:
+    """podman and skopeo name a layer when it begins and again when it is there."""
+    _count_layer(story, match["id"], there=match["state"] is not None)
+
+
+def _podman_pulled(story: Story, match: re.Match[str], line: Line) -> None:
+    story.milestone("pulled", line, image=story.facts.get("image"))
+    _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
 
 
 def _pulling(story: Story, match: re.Match[str], line: Line) -> None:
@@ -108,7 +149,7 @@ def _pulled(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 _LAYER = (
-    r"^(?P<id>[0-9a-f]{12}): (?P<state>Pull complete|Already exists|Pulling fs layer|Waiting|Verifying "
+    r"^\s*(?:[^\s\w]{1,3} )?(?P<id>[0-9a-f]{12}):? (?P<state>Pull complete|Already exists|Pulling fs layer|Waiting|Verifying "
     r"Checksum|Download complete|Downloading|Extracting|Retrying)"
 )
 _FRAME = (
@@ -120,8 +161,68 @@ _FRAME = (
 RULES: tuple[Rule, ...] = (
     _rule("rsync", "%", _FRAME, _rsync_frame, 2),
     _rule("rsync", "received", r"^sent (?P<sent>[\d.,]+[KMGT]?) bytes\s+received [\d.,]+[KMGT]? bytes", _rsync_end, 5),
-    _rule("rsync", "rsync", r"^rsync(?: error)?: ", lambda story, match, line: None, 4),
+    _rule(
+        "rsync",
+        "sending",
+        r"^(?:sending|receiving|building) (?:incremental )?file list",
+        lambda story, match, line: None,
+        4,
+    ),
+    _rule(
+        "rsync",
+        "vanished",
+        r"^file has vanished: |^rsync warning: some files vanished",
+        lambda story, match, line: story.warn(
+            "files_vanished", "Files were removed while they were copied", line, severity="warning"
+        ),
+        4,
+    ),
+    _rule(
+        "rsync",
+        "verification",
+        r"failed verification -- update (?:discarded|retained)",
+        lambda story, match, line: story.warn(
+            "copied_again", "A file arrived damaged and is copied again", line, severity="warning"
+        ),
+        4,
+    ),
+    _rule("rsync", "rsync", r"^rsync(?: error| warning)?: ", lambda story, match, line: None, 4),
     _rule("hf", "%|", r"%", _hub_bars, 0),
+    _rule(
+        "hf",
+        "processing",
+        r"Processing Files \((?P<ready>\d+) / (?P<all>\d+)\)\s*:\s*(?P<pct>\d{1,3})%",
+        _xet,
+        4,
+    ),
+    _rule("hf", "reconstructing", r"Reconstructing\b(?P<ready>)(?P<all>)[^|]{0,60}:\s*(?P<pct>\d{1,3})%", _xet, 4),
+    _rule(
+        "hf",
+        "waiting",
+        r"Still waiting to acquire lock on",
+        lambda story, match, line: story.warn("download_lock", "Another download holds the lock of this folder", line),
+        3,
+    ),
+    _rule(
+        "hf",
+        "disk",
+        r"Not enough free disk space to download the file",
+        lambda story, match, line: story.warn(
+            "disk_low", "The disk has less room than the file needs", line, severity="warning"
+        ),
+        3,
+    ),
+    _rule("hf", "huggingface_hub", r"huggingface_hub\.", lambda story, match, line: None, 2),
+    _rule("docker-pull", "platform", r"The requested image's platform", _platform, 3),
+    _rule(
+        "docker-pull",
+        "copying",
+        r"^Copying blob (?:sha256:)?(?P<id>[0-9a-f]{12})[0-9a-f]*\s*(?P<state>done|skipped)?",
+        _blob,
+        3,
+    ),
+    _rule("docker-pull", "trying", r"^Trying to pull (?P<image>\S+?)\.\.\.", _podman, 5),
+    _rule("docker-pull", "writing", r"^Writing manifest to image destination", _podman_pulled, 3),
     _rule("hf", "downloading", r"Downloading '(?P<file>[^']{1,400})' to '", _hub_vote, 4),
     _rule("hf", "download", r"(?:huggingface-cli|hf) download", lambda story, match, line: None, 3),
     _rule("hf", "retry", r"Retry after (?P<seconds>\d{1,6}) seconds", _retry_after, 1),
@@ -140,8 +241,20 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+# Exit codes of rsync(1) that tell what happened; the others only that it did.
+_CODES = {
+    10: "connection_lost",
+    12: "connection_lost",
+    30: "connection_lost",
+    35: "connection_lost",
+    255: "connection_lost",
+}
+_CODES |= {23: "partial_copy", 24: "partial_copy"}
+
+
 def _code(match: re.Match[str]) -> dict[str, object]:
-    return {"code": number(match["code"])}
+    code = number(match["code"])
+    return {"code": code, "cause": _CODES.get(code, "copy_interrupted")}
 
 
 SIGNS: tuple[Sign, ...] = (
@@ -161,6 +274,38 @@ SIGNS: tuple[Sign, ...] = (
     ),
     Sign("space", re.compile(r"(?i)no space left on device(?! \(28\)$)(?!.{0,80}/dev/shm)"), "disk_full"),
     Sign("quota", re.compile(r"Disk quota exceeded"), "disk_full"),
+    Sign(
+        "link_stat change_dir",
+        re.compile(
+            r"^rsync: .*(?:link_stat|change_dir\S*) \"(?P<path>[^\"]{1,400})\"(?: \(in \S+\))? failed: No such file"
+        ),
+        "model_path_missing",
+        cause="source_missing",
+        kind="rsync",
+        extract=lambda match: {"path": match["path"]},
+    ),
+    Sign(
+        "clean",
+        re.compile(r"is your shell clean\?"),
+        "bad_answer",
+        cause="shell_not_clean",
+        kind="rsync",
+    ),
+    Sign(
+        "option",
+        re.compile(r"^rsync: .*unknown option"),
+        "bad_args",
+        cause="usage_error",
+        kind="rsync",
+    ),
+    Sign(
+        "sigint",
+        re.compile(r"^rsync error: received SIGINT, SIGTERM, or SIGHUP"),
+        "copy_interrupted",
+        EFFECT,
+        cause="interrupted",
+        kind="rsync",
+    ),
     Sign(
         "denied",
         re.compile(r"^rsync: .*Permission denied \(13\)"),
@@ -196,7 +341,6 @@ SIGNS: tuple[Sign, ...] = (
         re.compile(r"^rsync error: .*\(code (?P<code>\d+)\)"),
         "copy_interrupted",
         1,
-        cause="connection_lost",
         kind="rsync",
         extract=_code,
     ),
@@ -218,8 +362,22 @@ SIGNS: tuple[Sign, ...] = (
     Sign(
         "daemon",
         re.compile(
-            r"Error response from daemon: Get \"https?://\S+\": .*(?:timeout|no such host|refused|EOF|unreachable)"
+            r"[Ee]rror response from daemon: .{0,200}?(?:Get|Head) \"?https?://\S+\"?: .*"
+            r"(?:[Tt]imeout|no such host|refused|EOF|unreachable|server misbehaving|no route|reset by peer|x509)"
         ),
+        "image_pull",
+        kind="docker-pull",
+    ),
+    Sign(
+        "daemon",
+        re.compile(r"[Ee]rror response from daemon: (?:unauthorized|denied)\b"),
+        "image_pull",
+        kind="docker-pull",
+        values={"cause": "registry_login"},
+    ),
+    Sign(
+        "image",
+        re.compile(r"error pulling image(?: configuration)?: .*(?:EOF|timeout|reset|refused|download failed)"),
         "image_pull",
         kind="docker-pull",
     ),

@@ -169,17 +169,17 @@ def _bar(story: Story, match: re.Match[str], line: Line) -> None:
                 and bar.total is not None
                 and story.load.rank(line.rank).load == 0
             ):
-                story.fact(shards=[int(bar.done), int(bar.total)])
+                story.fact(shards=[round(bar.done), int(bar.total)])
             story.votes["vllm"] += 1
         elif "apturing" in label and ("CUDA graph" in label or "cudagraph" in label.lower()):
             story.enter("graphs", line, _share(bar.percent, story.load.phase == "graphs" and "FULL" in label))
-            story.fact(graphs=[int(bar.done), int(bar.total or 0)])
+            story.fact(graphs=[round(bar.done), round(bar.total or 0)])
             story.votes["vllm"] += 1
         elif "AutoTuner" in label or "utotun" in label:
             story.enter("autotuning", line, bar.percent / 100)
-            story.fact(autotuned=[int(bar.done), int(bar.total or 0)])
+            story.fact(autotuned=[round(bar.done), round(bar.total or 0)])
             if bar.percent == 100:
-                story.milestone("autotuned", line, profiles=int(bar.done))
+                story.milestone("autotuned", line, profiles=round(bar.done))
         elif ".safetensors" in label or ".bin" in label or ".gguf" in label:
             story.enter("downloading", line)
 
@@ -238,7 +238,8 @@ def _kv_blocks(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _concurrency(story: Story, match: re.Match[str], line: Line) -> None:
-    story.fact(concurrency=float(match["times"]))
+    times = float(match["times"])
+    story.fact(concurrency=min(times, story.facts.get("concurrency", times)))
     story.first(max_len=int(match["tokens"].replace(",", "")))
     story.milestone(
         "concurrency", line, concurrency=float(match["times"]), max_len=int(match["tokens"].replace(",", ""))
@@ -267,12 +268,37 @@ def _serving_at(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _ready(story: Story, match: re.Match[str], line: Line) -> None:
-    story.become_ready(line)
+    # SGLang's API starts before its warm-up; it says itself when it is ready.
+    if not story.marks.get("sglang"):
+        story.become_ready(line)
 
 
 def _uvicorn(story: Story, match: re.Match[str], line: Line) -> None:
     story.fact(port=int(match["port"]))
-    story.become_ready(line)
+    _ready(story, match, line)
+
+
+def _serving(story: Story, match: re.Match[str], line: Line) -> None:
+    """A log whose head is missing: what answers requests is ready."""
+    if not story.ready:
+        story.become_ready(line)
+
+
+def _stopped(story: Story, match: re.Match[str], line: Line) -> None:
+    story.stop(line)
+
+
+def _kv_memory(story: Story, match: re.Match[str], line: Line) -> None:
+    gib = float(match["kv_gib"])
+    # Every rank says it; the smallest decides how much fits.
+    story.fact(kv_gib=min(gib, story.facts.get("kv_gib", gib)))
+    story.milestone("kv_memory", line, kv_gib=gib)
+    story.enter("profiling", line, 0.9)
+
+
+def _max_len_chosen(story: Story, match: re.Match[str], line: Line) -> None:
+    """`--max-model-len auto`: the engine takes what fits."""
+    story.fact(max_len=int(match["max_len"].replace(",", "")))
 
 
 _TRACED = {
@@ -307,7 +333,7 @@ RULES: tuple[Rule, ...] = (
     Rule("progress", "%|", re.compile(r"%"), _bar, 0),
     _rule("version", r"vLLM API server version v?(?P<version>\d\S*)", _api_server, 5),
     _rule("version", r"\u2588\s+version (?P<version>\d\S*)", _version, 5),
-    _rule("model", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
+    _rule("█", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine \(v(?P<version>[^)]+)\)", _version, 5),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine", _engine_config, 5),
     _rule(
@@ -361,8 +387,19 @@ RULES: tuple[Rule, ...] = (
         3,
     ),
     _rule("profiling", r"Memory profiling (?:takes|results)", _phase("profiling", "profiled", 0.8), 3),
+    _rule(
+        "reserved",
+        r"model weights take (?P<model_gib>[\d.]+)GiB;.{0,200}reserved for KV Cache is (?P<kv_gib>[\d.]+)GiB",
+        _facts,
+        3,
+    ),
     _rule("kv_cache_size", r"kv_cache_size=(?P<kv_gib>[\d.]+)GiB", _facts, 1),
-    _rule("available", r"Available KV cache memory: (?P<kv_gib>[\d.]+) GiB", _phase("profiling", "kv_memory", 0.9), 4),
+    _rule("available", r"Available KV cache memory: (?P<kv_gib>-?[\d.]+) GiB", _kv_memory, 4),
+    _rule(
+        "fit",
+        r"(?:max_model_len|max model len).{0,80}?\bfit .{0,80}?(?:from \S+ )?to (?P<max_len>[\d,]+)",
+        _max_len_chosen,
+    ),
     _rule("cache", r"(?:GPU|CPU) KV cache size: (?P<tokens>[\d,]+) tokens", _kv_tokens, 4),
     _rule("blocks", r"# (?:GPU|CUDA|cuda|CPU) blocks: (?P<gpu>\d+), # CPU blocks: (?P<cpu>\d+)", _kv_blocks, 4),
     _rule(
@@ -379,8 +416,20 @@ RULES: tuple[Rule, ...] = (
     _rule("vllm", r"vLLM is using nccl==(?P<nccl>[\d.]+)", _texts, 3),
     _rule("uvicorn", r"Uvicorn running on https?://\S*?:(?P<port>\d{1,5})\b", _uvicorn, 1),
     _rule("startup", r"Application startup complete", _ready, 2),
-    *(_rule(function, r"line \d+, in (?P<function>" + function + r")\b", _traced, 1) for function in _TRACED),
-    _rule("core", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
+    _rule("generation", r"Avg generation throughput: [\d.]+ tokens/s", _serving, 3),
+    Rule(
+        "vllm",
+        "200",
+        re.compile(r'"POST /v1/(?:chat/)?(?:completions|responses|messages) HTTP/[\d.]+" 200'),
+        _serving,
+        0,
+    ),
+    _rule("shutdown", r"Application shutdown complete", _stopped, 1),
+    *(
+        Rule("vllm", function, re.compile(r"line \d+, in (?P<function>" + function + r")\b"), _traced, in_paths=True)
+        for function in _TRACED
+    ),
+    _rule("proc", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
     # Said in every normal start on a Spark.
     _rule(
         "native",
@@ -426,6 +475,12 @@ RULES: tuple[Rule, ...] = (
         "destroy_process_group",
         r"destroy_process_group\(\) was not called",
         _harmless("process_group", "Not closed cleanly; says nothing about the cause"),
+    ),
+    _rule(
+        "broadcast",
+        r"No available shared memory broadcast block found in \d+ seconds",
+        _harmless("slow_step", "A rank waits long for the others: fine while compiling, a hang when it goes on"),
+        3,
     ),
     _rule("deprecated", r"\[DEPRECATED\]", _harmless("deprecated_argument", "An argument is deprecated")),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from apps.facts.sheet import Sheet
-from apps.facts.values import Container, Gpus, Interface, ModelFolder, Unit
+from apps.facts.values import Container, EngineProcess, GpuError, Gpus, Interface, ModelFolder, Unit
 
 GIB = 1 << 30
 MEMORY_BYTES = 4 * GIB  # what is in use moves by less on its own
@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 class Change:
     """`sentence` alone says it; `before` and `after` are None where there was or is nothing."""
 
-    group: str  # machine, memory, gpu, disk, docker, containers, images, units, network, fabric, models, software
+    group: str  # machine, memory, gpu, disk, docker, containers, images, units, processes, network, fabric, models, software
     subject: str  # what changed: a container's name, a mount, "kernel"
     sentence: str
     before: str | None = None
@@ -28,17 +28,21 @@ class Change:
 
 
 def changes(before: Sheet, after: Sheet) -> list[Change]:
-    """In the order of the sheet: machine, memory, GPU, disks, Docker, containers, images, units, network, models,
-    software; at the end what can no longer be read."""
+    """In the order of the sheet: machine, memory, GPU, disks, Docker, containers, images, units, processes, network,
+    models, software; at the end what can no longer be read."""
     return [
         *_machine(before, after),
         *_memory(before, after),
         *_gpus(before.gpus, after.gpus),
+        *_xids(before.gpu_errors, after.gpu_errors),
         *_disks(before, after),
         *_docker(before, after),
         *_containers(before.containers, after.containers),
         *_images(before, after),
         *_units(before.units, after.units),
+        *_units(before.user_units, after.user_units, whose="the user's unit"),
+        *_processes(before.processes, after.processes),
+        *_checkouts(before, after),
         *_interfaces(before.interfaces, after.interfaces),
         *_fabric(before, after),
         *_listeners(before, after),
@@ -176,17 +180,46 @@ def _images(before: Sheet, after: Sheet) -> Iterator[Change]:
             yield Change("images", str(now.ref), f"image {now.ref} is another one", was.id, now.id)
 
 
-def _units(old: tuple[Unit, ...] | None, new: tuple[Unit, ...] | None) -> Iterator[Change]:
+def _xids(old: tuple[GpuError, ...] | None, new: tuple[GpuError, ...] | None) -> Iterator[Change]:
+    for was, now in _matched(old, new, lambda each: (each.bus_id, each.code)):
+        if now is not None and (was is None or now.count > was.count):
+            subject = f"Xid {now.code}"
+            yield Change(
+                "gpu", subject, f"the driver reported {subject} of GPU {now.bus_id or 'unknown'}", None, now.line
+            )
+
+
+def _processes(old: tuple[EngineProcess, ...] | None, new: tuple[EngineProcess, ...] | None) -> Iterator[Change]:
+    """Of those that no container has: containers say it themselves."""
+    sides = [None if side is None else [one for one in side if one.container is None] for side in (old, new)]
+    for was, now in _matched(sides[0], sides[1], lambda one: (one.pid, one.command)):
+        one = now or was
+        if one is not None and (was is None or now is None):
+            called = f"process {one.pid} ({one.starts.engine})"
+            sentence = f"{called} of {one.user or 'an unknown user'} {'is new' if now else 'has ended'}"
+            yield Change(
+                "processes", str(one.pid), sentence, was.command if was else None, now.command if now else None
+            )
+
+
+def _checkouts(before: Sheet, after: Sheet) -> Iterator[Change]:
+    for was, now in _matched(before.checkouts, after.checkouts, lambda each: each.path):
+        if was is not None and now is not None:
+            commits = [each.commit and each.commit[:12] for each in (was, now)]
+            yield from _pair("software", now.path, commits[0], commits[1], called=f"the commit of {now.path}")
+
+
+def _units(old: tuple[Unit, ...] | None, new: tuple[Unit, ...] | None, *, whose: str = "unit") -> Iterator[Change]:
     for was, now in _matched(old, new, lambda each: each.name):
         if was is None and now is not None:
             yield Change(
-                "units", now.name, f"unit {now.name} is new ({now.active or 'state unknown'})", None, now.active
+                "units", now.name, f"{whose} {now.name} is new ({now.active or 'state unknown'})", None, now.active
             )
         elif now is None and was is not None:
-            yield Change("units", was.name, f"unit {was.name} is gone", was.active, None)
+            yield Change("units", was.name, f"{whose} {was.name} is gone", was.active, None)
         elif was is not None and now is not None:
-            yield from _pair("units", now.name, was.active, now.active, called=f"unit {now.name}")
-            yield from _pair("units", now.name, was.enabled, now.enabled, called=f"unit {now.name}")
+            yield from _pair("units", now.name, was.active, now.active, called=f"{whose} {now.name}")
+            yield from _pair("units", now.name, was.enabled, now.enabled, called=f"{whose} {now.name}")
             yield from _pair("units", now.name, was.exec_start, now.exec_start, called=f"the command of {now.name}")
 
 
@@ -273,6 +306,14 @@ def _software(before: Sheet, after: Sheet) -> Iterator[Change]:
 def _rights(before: Sheet, after: Sheet) -> Iterator[Change]:
     names = {"sudo": "sudo", "linger": "lingering", "remove_ipc": "RemoveIPC", "docker_group": "the docker group"}
     yield from _fields("machine", before.privileges, after.privileges, names)
+    limits = {
+        "max_sessions": "MaxSessions of sshd",
+        "tcp_forwarding": "AllowTcpForwarding of sshd",
+        "version": "OpenSSH",
+    }
+    yield from _fields("machine", before.ssh_server, after.ssh_server, limits)
+    synchronized = {"synchronized": "synchronized clock", "service": "time service"}
+    yield from _fields("machine", before.time_sync, after.time_sync, synchronized)
 
 
 def _readable(before: Sheet, after: Sheet) -> Iterator[Change]:

@@ -236,6 +236,8 @@ def _inspected(each: dict[str, Any]) -> Container | None:
         command=" ".join(str(word) for word in words if isinstance(word, str))[:4000] or None,
         network=text_of(part(each, "HostConfig", "NetworkMode")),
         compose_project=labels.get("com.docker.compose.project"),
+        memory_limit_bytes=number_of(part(each, "HostConfig", "Memory")) or None,
+        shm_bytes=number_of(part(each, "HostConfig", "ShmSize")) or None,
     )
 
 
@@ -260,9 +262,10 @@ def joined(
     listed: tuple[Container, ...],
     inspected: tuple[Container, ...],
     processes: tuple[GpuProcess, ...] = (),
-    groups: dict[str, int] | None = None,
+    groups: dict[str, tuple[int, int | None]] | None = None,
 ) -> tuple[Container, ...]:
-    """`docker ps` for docker's own words, `docker inspect` for everything exact, GPU processes and cgroups for memory (bytes)."""
+    """`docker ps` for docker's own words, `docker inspect` for everything exact, GPU processes and cgroups (`memory`) for
+    memory and swap (bytes)."""
     exact: dict[str | None, Container] = {each.id: each for each in inspected if each.id}
     by_name = {each.name: each for each in inspected}
     found = []
@@ -296,8 +299,8 @@ def joined(
             )
         )
         gpu = sum((process.mib or 0) * 1024**2 for process in processes if process.container in {whole.id, whole.name})
-        own = (groups or {}).get(whole.id or "", 0)
-        found.append(replace(whole, memory_bytes=(gpu + own) or None))
+        own, swapped = (groups or {}).get(whole.id or "", (0, None))
+        found.append(replace(whole, memory_bytes=(gpu + own) or None, swap_bytes=swapped))
     return tuple(found)
 
 
@@ -552,10 +555,6 @@ class DockerInfoFact(Fact):
         return server(evidence, evidence)
 
 
-# A key given on the command line is masked on the node: it shall not travel, let alone be stored.
-_MASK = r"""sed -e 's/\(--api-key[= ]\)[^ "\\]*/\1***/g' -e '/"--api-key",/{n;s/"[^"]*"/"***"/;}' -e 's/hf_[A-Za-z0-9]\{8,\}/hf_***/g'"""
-
-
 @fact
 class ContainersFact(Fact):
     """All containers in docker's own words."""
@@ -563,9 +562,9 @@ class ContainersFact(Fact):
     name = "containers"
     reads = "docker ps -a --no-trunc --format '{{json .}}'"
     timeout_s = 10
-    script = f"""
-out=$(docker ps -a --no-trunc --format '{{{{json .}}}}'); code=$?
-printf '%s\\n' "$out" | {_MASK}
+    script = r"""
+out=$(docker ps -a --no-trunc --format '{{json .}}'); code=$?
+printf '%s\n' "$out" | sed -e "$SPARKWEB_MASK"
 exit $code
 """
 
@@ -584,10 +583,10 @@ class ContainerDetailsFact(Fact):
     name = "container-details"
     reads = "docker inspect $(docker ps -aq --no-trunc)"
     timeout_s = 15
-    script = f"""
+    script = r"""
 ids=$(docker ps -aq --no-trunc) || exit $?
 [ -n "$ids" ] || exit 0
-docker inspect $ids | sed -e '/^ *"Env": \\[$/,/^ *\\]/d' | {_MASK}
+docker inspect $ids | sed -e '/^ *"Env": \[$/,/^ *\]/d' | sed -e "$SPARKWEB_MASK"
 """
 
     @classmethod
@@ -599,25 +598,40 @@ docker inspect $ids | sed -e '/^ *"Env": \\[$/,/^ *\\]/d' | {_MASK}
 
 @fact
 class ContainerMemoryFact(Fact):
-    """What the kernel counts for each container's cgroup, in bytes, by container id."""
+    """What the kernel counts for each container's cgroup, in bytes, by container id: memory and swap.
+
+    As in `docker stats`, file pages that nobody used lately (`inactive_file`) do not count: they go when memory is needed,
+    and a model that was just read would stand there a second time.
+    """
 
     name = "container-memory"
-    reads = "memory.current (or memory.usage_in_bytes) of each container's cgroup, as `ID<TAB>BYTES`"
+    reads = "memory.current, inactive_file of memory.stat, memory.swap.current of each container's cgroup, between tabs"
     timeout_s = 5
     script = r"""
 for file in /sys/fs/cgroup/system.slice/docker-*.scope/memory.current /sys/fs/cgroup/docker/*/memory.current \
             /sys/fs/cgroup/memory/docker/*/memory.usage_in_bytes; do
   [ -r "$file" ] || continue
-  folder=${file%/*}; id=${folder##*/}; id=${id#docker-}; id=${id%.scope}
-  read -r bytes <"$file" && printf '%s\t%s\n' "$id" "$bytes"
+  folder=${file%/*}; id=${folder##*/}; id=${id#docker-}; id=${id%.scope}; bytes=; idle=; swap=
+  read -r bytes <"$file"
+  { while read -r key number; do
+      case $key in inactive_file|total_inactive_file) idle=$number ;; esac
+    done <"$folder/memory.stat"; } 2>/dev/null
+  { read -r swap <"$folder/memory.swap.current"; } 2>/dev/null
+  printf '%s\t%s\t%s\t%s\n' "$id" "$bytes" "$idle" "$swap"
 done
 :
 """
 
     @classmethod
-    def parse(cls, evidence: Evidence) -> dict[str, int]:
-        found = (line.split("\t") for line in evidence.stdout.splitlines())
-        return {row[0]: int(row[1]) for row in found if len(row) == 2 and row[1].isdecimal() and len(row[1]) < 19}
+    def parse(cls, evidence: Evidence) -> dict[str, tuple[int, int | None]]:
+        found = {}
+        for line in evidence.stdout.splitlines():
+            identity, *cells = line.split("\t")
+            sizes = [int(cell) if cell.isascii() and cell.isdecimal() and len(cell) < 19 else None for cell in cells]
+            total, idle, swap = (*sizes, None, None, None)[:3]
+            if total is not None:
+                found[identity] = (max(0, total - (idle or 0)), swap)
+        return found
 
 
 @fact
@@ -644,10 +658,10 @@ class ImageDetailsFact(Fact):
     name = "image-details"
     reads = "docker image inspect $(docker images -q --no-trunc)"
     timeout_s = 20
-    script = f"""
+    script = r"""
 ids=$(docker images -q --no-trunc | sort -u | head -n 200) || exit $?
 [ -n "$ids" ] || exit 0
-docker image inspect $ids | {_MASK}
+docker image inspect $ids | sed -e "$SPARKWEB_MASK"
 """
 
     @classmethod

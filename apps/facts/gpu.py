@@ -10,7 +10,7 @@ from typing import Any
 from apps.facts.fact import Fact, fact
 from apps.facts.quantities import decimal, unknown, whole
 from apps.facts.sheet import Evidence
-from apps.facts.values import Gpu, GpuProcess, Gpus, MigInstance
+from apps.facts.values import Gpu, GpuError, GpuProcess, Gpus, MigInstance
 
 _WIDEST = 512  # a longer line is no line of the table
 _DRIVER = re.compile(r"(?:Driver|KMD) Version:\s*([0-9][0-9.]*)")
@@ -292,14 +292,9 @@ def from_processes(evidence: Evidence) -> tuple[GpuProcess, ...] | None:
 
     `container` holds the 64 digit id here; `named` replaces it by the container's name.
     """
-    owners: dict[int, str] = {}
+    owners = _owners(evidence.stdout)
     found: list[GpuProcess] = []
     for line in evidence.stdout.splitlines():
-        if line.startswith("@owner "):
-            _, pid, path = [*line.split(" ", 2), "", ""][:3]
-            if pid.isdecimal():
-                owners[int(pid[:12])] = owners.get(int(pid[:12]), "") + path + "\n"
-            continue
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) >= 3 and cells[0].isdecimal():
             at = 2 if len(cells) == 3 else len(cells) - 2
@@ -311,6 +306,21 @@ def from_processes(evidence: Evidence) -> tuple[GpuProcess, ...] | None:
     return tuple(_owned(process, owners.get(process.pid, "")) for process in found)
 
 
+def _owners(text: str) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for line in text.splitlines():
+        _, pid, path = [*line.split(" ", 2), "", ""][:3]
+        if line.startswith("@owner ") and pid.isascii() and pid.isdecimal():
+            found[int(pid[:12])] = found.get(int(pid[:12]), "") + path + "\n"
+    return found
+
+
+def containers_of(text: str) -> dict[int, str]:
+    """Every process of which the `@owner` lines name the container, whether it uses the GPU or not: its 64 digit id by pid."""
+    found = {pid: _OWNER_CONTAINER.search(path) for pid, path in _owners(text).items()}
+    return {pid: container.group(1) for pid, container in found.items() if container}
+
+
 def _owned(process: GpuProcess, path: str) -> GpuProcess:
     container, unit = _OWNER_CONTAINER.search(path), _OWNER_UNIT.search(path)
     return replace(
@@ -320,13 +330,80 @@ def _owned(process: GpuProcess, path: str) -> GpuProcess:
     )
 
 
-def joined(table: Gpus | None, query: Gpus | None, processes: tuple[GpuProcess, ...] | None) -> Gpus | None:
-    """One value of three readings: exact cells of the query before the table's rounded ones, owners of the process list."""
+_LISTED = re.compile(r"^GPU (\d{1,4}): (.{1,200}?) \(UUID: ([^)\s]{1,100})\)[ \t]*$")
+_LISTED_MIG = re.compile(r"^\s+MIG (\S{1,40})\s+Device\s+(\d{1,4}): \(UUID: ([^)\s]{1,200})\)[ \t]*$")
+_ON_BUS = re.compile(r"^@pci (\S{1,20}) nvidia$", re.MULTILINE)
+
+
+def from_list(text: str) -> Gpus | None:
+    """`nvidia-smi -L` with its MIG devices, and `@pci ADDRESS DRIVER` rows of the GPUs on the bus.
+
+    The list does not say to which GPU instance a MIG device belongs, so `gi` is -1 there until the table is joined.
+    """
+    gpus: list[Gpu] = []
+    for line in text.splitlines():
+        gpu, mig = _LISTED.match(line), _LISTED_MIG.match(line)
+        if gpu:
+            gpus.append(Gpu(index=int(gpu.group(1)), name=gpu.group(2), uuid=gpu.group(3)))
+        elif mig and gpus:
+            instance = MigInstance(gi=-1, device=int(mig.group(2)), profile=mig.group(1), uuid=mig.group(3))
+            gpus[-1] = replace(gpus[-1], mig="Enabled", instances=(*gpus[-1].instances, instance))
+    on_bus = tuple(_ON_BUS.findall(text))
+    wrong = problem(Evidence(text[:65536]))
+    if not gpus and not on_bus and not wrong:
+        return None
+    return Gpus(
+        gpus=tuple(gpus), problem=wrong[0] if wrong else None, evidence=wrong[1] if wrong else None, on_bus=on_bus
+    )
+
+
+def _instances(table: tuple[MigInstance, ...], listed: tuple[MigInstance, ...]) -> tuple[MigInstance, ...]:
+    """The table's instances, with profile and UUID of the list by their device number; the list's where there is no table."""
+    by_device = {each.device: each for each in listed}
+    return (
+        tuple(
+            replace(each, profile=other.profile, uuid=other.uuid) if (other := by_device.get(each.device)) else each
+            for each in table
+        )
+        or listed
+    )
+
+
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]{1,8}:[0-9A-Fa-f:.]{2,12})\): (\d{1,4}),?(.{0,300})")
+
+
+def xids(text: str) -> tuple[GpuError, ...]:
+    """`NVRM: Xid (PCI:0000:01:00): 79, …` of the kernel's log, one of each GPU and code, in order of appearance."""
+    found: dict[tuple[str, int], GpuError] = {}
+    for line in text.splitlines():
+        row = _XID.search(line)
+        if row:
+            key = (row.group(1), int(row.group(2)))
+            before = found.get(key) or GpuError(code=key[1], bus_id=key[0], count=0, line=line.strip()[:400])
+            found[key] = replace(before, count=before.count + 1)
+    return tuple(found.values())
+
+
+def joined(
+    table: Gpus | None,
+    query: Gpus | None,
+    processes: tuple[GpuProcess, ...] | None,
+    listed_gpus: Gpus | None = None,
+) -> Gpus | None:
+    """One value of four readings: exact cells of the query before the table's rounded ones, owners of the process list,
+    MIG profiles and the PCI bus of the list."""
     if table is None and query is None:
         return None
     first, second = query or Gpus(), table or Gpus()
+    by_list = {gpu.index: gpu for gpu in (listed_gpus.gpus if listed_gpus else ())}
     by_index = {gpu.index: gpu for gpu in second.gpus}
     gpus = tuple(_filled(gpu, by_index.get(gpu.index)) for gpu in first.gpus) or second.gpus
+    gpus = tuple(
+        replace(gpu, uuid=gpu.uuid or other.uuid, instances=_instances(gpu.instances, other.instances))
+        if (other := by_list.get(gpu.index))
+        else gpu
+        for gpu in gpus
+    )
     listed = {process.pid: process for process in processes or ()}
     merged = [
         replace(
@@ -355,6 +432,7 @@ def joined(table: Gpus | None, query: Gpus | None, processes: tuple[GpuProcess, 
         tool=second.tool,
         library=second.library,
         kernel_module=second.kernel_module,
+        on_bus=listed_gpus.on_bus if listed_gpus else None,
     )
 
 
@@ -448,6 +526,8 @@ def _described(gpu: Gpu) -> dict[str, Any]:
                 "device": each.device,
                 "mem_total_mib": each.mem_total_mib,
                 "mem_used_mib": each.mem_used_mib,
+                "profile": each.profile,
+                "uuid": each.uuid,
             }
             for each in gpu.instances
         ],
@@ -514,3 +594,45 @@ exit $code
     @classmethod
     def parse(cls, evidence: Evidence) -> tuple[GpuProcess, ...] | None:
         return from_processes(evidence)
+
+
+@fact
+class GpuListFact(Fact):
+    """GPUs and MIG devices by name, and the GPUs that the PCI bus shows: one that the driver lost is missing in the first."""
+
+    name = "gpu-list"
+    reads = "nvidia-smi -L; /sys/bus/pci/devices as `@pci ADDRESS DRIVER`"
+    timeout_s = 15
+    script = r"""
+nvidia-smi -L; code=$?
+for path in /sys/bus/pci/devices/*; do
+  vendor=; class=
+  { read -r vendor <"$path/vendor"; } 2>/dev/null
+  [ "$vendor" = 0x10de ] || continue
+  { read -r class <"$path/class"; } 2>/dev/null
+  case $class in 0x030[02]*) driver=$(readlink "$path/driver" 2>/dev/null); printf '@pci %s %s\n' "${path##*/}" "${driver##*/}" ;; esac
+done
+exit $code
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> Gpus | None:
+        return from_list(evidence.stdout)
+
+
+@fact
+class GpuErrorsFact(Fact):
+    """Xid errors since boot, as far as this login may read the kernel's log."""
+
+    name = "gpu-errors"
+    reads = "dmesg -T or journalctl -k -b: the lines with NVRM: Xid"
+    timeout_s = 8
+    script = r"""
+log=$(dmesg -T 2>/dev/null) || log=$(journalctl -k -b -q --no-pager 2>/dev/null) || { echo unreadable; exit 0; }
+printf '%s\n' "$log" | grep 'NVRM: Xid' | tail -n 200
+:
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> tuple[GpuError, ...] | None:
+        return None if evidence.stdout.strip() == "unreadable" else xids(evidence.stdout)

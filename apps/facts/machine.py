@@ -8,7 +8,7 @@ import shlex
 from apps.facts.fact import Fact, fact
 from apps.facts.quantities import decimal, whole
 from apps.facts.sheet import Evidence
-from apps.facts.values import Machine
+from apps.facts.values import Machine, TimeSync
 
 _BOOT_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
@@ -109,3 +109,77 @@ def _product(name: str | None) -> str | None:
     }:
         return None
     return name.replace("_", " ") if name.startswith("NVIDIA_") else name
+
+
+_YES = {"yes": True, "no": False, "active": True, "inactive": False}
+_CHRONY = re.compile(r"^System time\s*:\s*([0-9.]{1,20}) seconds (fast|slow) of NTP time", re.MULTILINE)
+_TIMESYNC = re.compile(r"^\s*Offset: ([+-]?)([0-9.]{1,20})(us|ms|s|min)?\s*$", re.MULTILINE)
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+
+
+def time_sync(text: str) -> TimeSync | None:
+    """`timedatectl show` or its table, `chronyc tracking`, `timedatectl timesync-status`, and `service<TAB>NAME<TAB>active` rows."""
+    shown = dict(line.strip().split("=", 1) for line in text.splitlines() if re.match(r"\s*[A-Z][A-Za-z]{1,30}=", line))
+    table = {
+        key.strip(): value.strip()
+        for key, colon, value in (line.partition(": ") for line in text.splitlines())
+        if colon
+    }
+    services = [
+        row[1]
+        for line in text.splitlines()
+        if len(row := line.split("\t")) == 3 and row[0] == "service" and row[2] == "active"
+    ]
+    zone = shown.get("Timezone") or table.get("Time zone", "").partition(" (")[0]
+    synchronized = (
+        shown.get("NTPSynchronized") or table.get("System clock synchronized") or table.get("NTP synchronized")
+    )
+    ntp = shown.get("NTP") or table.get("NTP service") or table.get("Network time on")
+    found = TimeSync(
+        synchronized=_YES.get(synchronized or ""),
+        ntp=_YES.get(ntp or "", True if services else None),
+        service=services[0] if services else None,
+        timezone=zone or None,
+        offset_s=_offset(text),
+    )
+    return None if found == TimeSync() else found
+
+
+def _offset(text: str) -> float | None:
+    """How far this clock is ahead of its time server. timesyncd's offset is what it would have to be moved by."""
+    chrony = _CHRONY.search(text)
+    if chrony:
+        seconds = decimal(chrony.group(1))
+        return None if seconds is None else (seconds if chrony.group(2) == "fast" else -seconds)
+    timesync = _TIMESYNC.search(text)
+    seconds = decimal(timesync.group(2)) if timesync else None
+    if timesync is None or seconds is None:
+        return None
+    moved = seconds * _UNITS_S[timesync.group(3) or "s"]
+    return round(moved if timesync.group(1) == "-" else -moved, 9)
+
+
+@fact
+class TimeFact(Fact):
+    """Whether something keeps the clock right."""
+
+    name = "time"
+    reads = "timedatectl show, chronyc -n tracking, timedatectl timesync-status"
+    timeout_s = 6
+    script = r"""
+timedatectl show -p NTP -p NTPSynchronized -p Timezone 2>/dev/null || timedatectl 2>/dev/null
+names='chrony chronyd systemd-timesyncd ntp ntpd ntpsec ptp4l'
+states=$(systemctl is-active $names 2>/dev/null)
+for name in $names; do
+  state=${states%%"
+"*}; states=${states#*"
+"}
+  [ "$state" != active ] || printf 'service\t%s\tactive\n' "$name"
+done
+chronyc -n tracking 2>/dev/null || timedatectl timesync-status 2>/dev/null
+:
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> TimeSync | None:
+        return time_sync(evidence.stdout)

@@ -8,7 +8,7 @@ from typing import Any
 from apps.facts.fact import Fact, fact
 from apps.facts.quantities import GIB, gib, size
 from apps.facts.sheet import Evidence
-from apps.facts.values import Killed, Memory
+from apps.facts.values import Killed, Memory, MemoryOwner
 
 _MEMINFO = re.compile(r"^(\w+(?:\(\w+\))?):[ \t]+(\d{1,18})(?:[ \t]+(kB))?[ \t]*$", re.MULTILINE)
 _FREE_ROW = re.compile(r"^([^\s:]{2,30}):((?:[ \t]+[0-9][0-9.,]*[KMGTPE]?i?B?){3,7})[ \t]*$", re.MULTILINE)
@@ -198,6 +198,44 @@ class MemoryFact(Fact):
     @classmethod
     def parse(cls, evidence: Evidence) -> Memory | None:
         return from_meminfo(evidence.stdout) or from_free(evidence.stdout)
+
+
+MOST_OWNERS = 64
+_OWNER = re.compile(r"^(\S{1,400})/memory\.(current|swap\.current|usage_in_bytes):(\d{1,18})[ \t]*$", re.MULTILINE)
+
+
+def owners(text: str) -> tuple[MemoryOwner, ...]:
+    """`GROUP/memory.current:BYTES` rows, the largest first: what the kernel counts for each service, user and container.
+
+    Page cache is in it, memory of a GPU is not, on unified memory neither.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for path, kind, number in _OWNER.findall(text):
+        found.setdefault(path.rsplit("/", 1)[-1], {})["swap" if kind == "swap.current" else "memory"] = int(number)
+    rows = (MemoryOwner(name, sizes.get("memory"), sizes.get("swap")) for name, sizes in found.items())
+    return tuple(sorted(rows, key=lambda each: (-(each.bytes or 0), each.name)))[:MOST_OWNERS]
+
+
+@fact
+class OwnersFact(Fact):
+    """Memory by cgroup: services, users, machines and containers."""
+
+    name = "memory-owners"
+    reads = "grep -H '' of memory.current and memory.swap.current under system.slice, user.slice, machine.slice, docker"
+    timeout_s = 5
+    script = r"""
+cd /sys/fs/cgroup 2>/dev/null || exit 0
+[ ! -d memory/system.slice ] || cd memory
+grep -sH '' system.slice/*/memory.current user.slice/*/memory.current machine.slice/*/memory.current docker/*/memory.current \
+  system.slice/*/memory.swap.current user.slice/*/memory.swap.current docker/*/memory.swap.current \
+  system.slice/*/memory.usage_in_bytes user.slice/*/memory.usage_in_bytes docker/*/memory.usage_in_bytes
+:
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> tuple[MemoryOwner, ...] | None:
+        found = owners(evidence.stdout)
+        return found if found or evidence.exit_code == 0 else None
 
 
 @fact

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (texts of real tools stay on one line)
 """Addresses, links, routes and listeners, and which interface plays which part."""
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 from apps.facts.docker import objects
 from apps.facts.fact import Fact, fact
-from apps.facts.quantities import whole
+from apps.facts.quantities import decimal, whole
 from apps.facts.sheet import Evidence
-from apps.facts.values import Address, Hca, Interface, Listener
+from apps.facts.values import Address, Hca, Interface, Listener, RailPing
 
 _VIRTUAL = re.compile(
     r"^(?:lo|docker\d*|br-|veth|virbr|tailscale|wg|tun|tap|cni|flannel|cali|vxlan|kube|dummy|zt|lxc|lxdbr|ifb|sit|ip6tnl|nodelocaldns|podman)"
@@ -376,3 +377,95 @@ class ListenersFact(Fact):
     def parse(cls, evidence: Evidence) -> tuple[Listener, ...] | None:
         found = listeners(evidence.stdout)
         return found if found or evidence.exit_code == 0 else None
+
+
+_LOSS = re.compile(r"(\d{1,6}) packets transmitted, (\d{1,6}) (?:packets )?received")
+_TOO_LONG = re.compile(
+    r"[Mm]essage too long(?:,? mtu[:=] ?(\d{1,6}))?|Frag(?:mentation)? needed(?: and DF set)? \(mtu = (\d{1,6})\)"
+)
+_RTT = re.compile(r"= [0-9.]+/([0-9.]{1,12})/")
+_NO_PING = re.compile(r"invalid option|unrecognized option|not found|Operation not permitted", re.IGNORECASE)
+_NO_INTERFACE = re.compile(r"unknown iface|No such device|invalid source|SO_BINDTODEVICE", re.IGNORECASE)
+_UNREACHABLE = re.compile(r"Destination (?:Host|Net) Unreachable|Network is unreachable|No route to host")
+_SENT = re.compile(r"^PING .*? \d+\((\d{1,6})\) bytes", re.MULTILINE)
+
+
+def rails(text: str) -> tuple[RailPing, ...]:
+    """`@rail INTERFACE PEER` with the output of `ping -M do -s 8972`, then `@small` with that of a small one where no answer came.
+
+    `too_long`: a full frame does not fit while a small one arrives, whoever says so (this end, a router, or nobody).
+    """
+    found = []
+    for part in re.split(r"^@rail ", text, flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        words = head.split()
+        if len(words) == 2:
+            found.append(_rail(words[0], words[1], *body.partition("@small\n")[::2]))
+    if not found and _LOSS.search(text):
+        found.append(_rail("", (re.search(r"^PING (\S+)", text, re.MULTILINE) or ["", ""])[1], text, ""))
+    return tuple(found)
+
+
+def _rail(interface: str, peer: str, full: str, small: str) -> RailPing:
+    sent, rtt, long = _SENT.search(full), _RTT.search(full), _TOO_LONG.search(full)
+    if _answered(full):
+        result = "ok"
+    elif long or _answered(small):
+        result = "too_long"
+    else:
+        shapes = (
+            (_NO_INTERFACE, "no_interface"),
+            (_UNREACHABLE, "unreachable"),
+            (_NO_PING, "no_ping"),
+            (_LOSS, "no_answer"),
+        )
+        result = next((name for shape, name in shapes if shape.search(full)), "")
+    mtu = next((int(number) for number in (long.groups() if long else ()) if number), None)
+    lines = [
+        line.strip() for line in full.splitlines() if line.strip() and not line.startswith(("PING ", "---", "rtt "))
+    ]
+    return RailPing(
+        interface=interface,
+        peer=peer,
+        frame_bytes=int(sent.group(1)) if sent else None,
+        result=result or None,
+        mtu_bytes=mtu,
+        rtt_ms=decimal(rtt.group(1)) if rtt and result == "ok" else None,
+        evidence=(lines[-1] if result == "ok" else lines[0])[:300] if lines else None,
+    )
+
+
+def _answered(text: str) -> bool:
+    found = _LOSS.search(text)
+    return found is not None and int(found.group(2)) > 0
+
+
+@fact
+class RailsFact(Fact):
+    """Whether full frames reach the peers on each rail. Asked only where the caller knows them (`extra={"peers": "INTERFACE IP, one a line"}`)."""
+
+    name = "rails"
+    reads = "ping -n -c 2 -M do -s 8972 -I INTERFACE PEER, as `@rail INTERFACE PEER` parts"
+    timeout_s = 10
+    script = r"""
+[ -n "$SPARKWEB_PEERS" ] || { echo not asked; exit 0; }
+work=$(mktemp -d) || exit 1
+printf '%s\n' "$SPARKWEB_PEERS" | head -n 64 | {
+  n=0
+  while read -r interface peer; do
+    [ -n "$peer" ] || continue
+    n=$((n + 1))
+    {
+      printf '@rail %s %s\n' "$interface" "$peer"
+      ping -n -c 2 -i 0.3 -W 1 -M do -s 8972 -I "$interface" "$peer" 2>&1 || { echo @small; ping -n -c 1 -W 1 -I "$interface" "$peer" 2>&1; }
+    } >"$work/$n" </dev/null &
+  done
+  wait
+}
+cat "$work"/* 2>/dev/null; rm -rf "$work"
+:
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> tuple[RailPing, ...] | None:
+        return rails(evidence.stdout) or None

@@ -11,10 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from apps.facts import disk, docker, fabric, gpu, memory, network, probe, ray, systemd
+from apps.facts import commands, disk, docker, fabric, gpu, launchers, memory, network, probe, ray, systemd
 from apps.facts.fact import FACTS
+from apps.facts.masking import masked
 from apps.facts.sheet import Evidence
-from apps.facts.values import Gpus
+from apps.facts.values import Gpus, Launcher
 
 assert probe.PROBE  # importing it fills the registry
 
@@ -99,6 +100,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _launchers(evidence: Evidence) -> dict[str, Any]:
+    """The probe's parts, or one script or compose file as it is."""
+    scripts, checkouts = launchers.found_in(evidence.stdout)
+    if not (scripts or checkouts) and (starts := commands.in_script(masked(evidence.stdout))):
+        scripts = (Launcher(path="", starts=starts),)
+    return {"launchers": _plain(scripts), "checkouts": _plain(checkouts)}
+
+
+def _container_memory(evidence: Evidence) -> dict[str, Any]:
+    found = docker.ContainerMemoryFact.parse(evidence)
+    return {"container_memory": {name: {"bytes": size, "swap_bytes": swap} for name, (size, swap) in found.items()}}
+
+
 # Names beside those of the facts: one for each kind of question.
 KINDS: dict[str, tuple[str, Callable[[Evidence], dict[str, Any]]]] = {
     "gpu": ("nvidia-smi, nvidia-smi --query-gpu=… --format=csv", _gpu),
@@ -122,6 +136,8 @@ KINDS: dict[str, tuple[str, Callable[[Evidence], dict[str, Any]]]] = {
     "ethtool": ("ethtool IF", lambda evidence: network.ethtool(evidence.stdout) or {"mbps": None, "link": None}),
     "fabric": (FACTS["fabric"].reads, _fabric),
     "fabric-tools": (FACTS["fabric-tools"].reads, _fabric),
+    "launchers": (FACTS["launchers"].reads, _launchers),
+    "container-memory": (FACTS["container-memory"].reads, _container_memory),
     "ray": ("ray status", ray.describe),
 }
 _MERGED = {"network", "addresses", "fabric", "fabric-tools"}

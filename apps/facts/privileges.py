@@ -36,7 +36,7 @@ class PrivilegesFact(Fact):
     """Sudo without a password, docker group, linger, RemoveIPC, limits."""
 
     name = "privileges"
-    reads = "sudo -n -l; id -Gn; loginctl; busctl; ulimit, as `key<TAB>value` lines"
+    reads = "sudo -n -l; id -Gn; loginctl; /var/lib/systemd/linger; busctl; ulimit, as `key<TAB>value` lines"
     timeout_s = 8
     script = r"""
 row() { printf '%s\t%s\n' "$1" "$2"; }
@@ -46,6 +46,7 @@ row groups "$(id -Gn)"
 sudo -n -l 2>&1 | sed 's/^/sudo	/'
 row linger "$(loginctl show-user "$(id -un)" -p Linger --value 2>/dev/null)"
 row remove_ipc "$(busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager RemoveIPC 2>/dev/null)"
+for path in /var/lib/systemd/linger/*; do [ ! -e "$path" ] || row lingering "${path##*/}"; done
 row memlock_kib "$(ulimit -l 2>/dev/null)"
 row open_files "$(ulimit -n 2>/dev/null)"
 :
@@ -66,6 +67,7 @@ row open_files "$(ulimit -n 2>/dev/null)"
             sudo=scope,
             docker_group=("docker" in groups.split()) if groups else None,
             linger={"yes": True, "no": False}.get("".join(found.get("linger", []))),
+            lingering=tuple(found.get("lingering", [])),
             remove_ipc={"b true": True, "b false": False}.get("".join(found.get("remove_ipc", []))),
             drop_caches=drops if scope is not None else None,
             memlock_bytes=-1 if memlock == "unlimited" else (int(memlock[:15]) * 1024 if memlock.isdecimal() else None),

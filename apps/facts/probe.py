@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from apps.facts import disk as _disk
-from apps.facts import docker, fabric, gpu, network, software, systemd
+from apps.facts import docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
 from apps.facts import machine as _machine
 from apps.facts import memory as _memory
 from apps.facts import models as _models
@@ -20,6 +20,7 @@ from apps.facts import privileges as _privileges
 from apps.facts import ray as _ray
 from apps.facts import setup as _setup
 from apps.facts.fact import FACTS, Fact
+from apps.facts.masking import SED
 from apps.facts.sheet import Evidence, Sheet
 
 __all__ = ["PROBE", "WATCH", "read", "script", "sheet_from"]
@@ -31,9 +32,13 @@ PROBE: tuple[str, ...] = (
     "machine",
     "memory",
     "killed",
+    "memory-owners",
+    "time",
     "gpu",
     "gpu-query",
+    "gpu-list",
     "gpu-processes",
+    "gpu-errors",
     "disk",
     "disk-network",
     "docker",
@@ -46,6 +51,9 @@ PROBE: tuple[str, ...] = (
     "units",
     "unit-files",
     "unit-details",
+    "user-units",
+    "processes",
+    "launchers",
     "addresses",
     "links",
     "routes",
@@ -56,7 +64,9 @@ PROBE: tuple[str, ...] = (
     "software",
     "privileges",
     "setup",
+    "sshd",
     "internet",
+    "rails",
 )
 WATCH: tuple[str, ...] = (
     "machine",
@@ -150,7 +160,8 @@ def script(facts: Iterable[str], *, nonce: str, extra: Mapping[str, str] | None 
     Sections run side by side, each under its own time limit; one that can't even be killed delays the answer by at
     most two seconds over its limit. `nonce`: 8 to 64 letters and digits, new each time. `extra` is seen by the
     sections as SPARKWEB_<KEY>: `models` (folders, one a line), `hub` (a URL that may be asked to learn whether
-    there is internet). Raises ValueError for a bad nonce or key, KeyError for an unknown fact.
+    there is internet), `peers` (an interface and an address of another node, one pair a line). Raises ValueError
+    for a bad nonce or key, KeyError for an unknown fact.
     """
     if not _NONCE.match(nonce):
         raise ValueError("nonce: 8 to 64 letters and digits")
@@ -163,6 +174,8 @@ def script(facts: Iterable[str], *, nonce: str, extra: Mapping[str, str] | None 
         f"SPARKWEB_{key.upper()}={shlex.quote(value)}; export SPARKWEB_{key.upper()}"
         for key, value in (extra or {}).items()
     ]
+    if any("SPARKWEB_MASK" in each.script for each in chosen):
+        lines.append(f"SPARKWEB_MASK={shlex.quote(SED)}; export SPARKWEB_MASK")
     lines.append(_HEAD.strip())
     lines += [f"section {each.name} {each.timeout_s} {shlex.quote(each.script.strip())}" for each in chosen]
     lines.append(f"longest={max((each.timeout_s for each in chosen), default=1) + 4}")
@@ -264,6 +277,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
     gpus = _safely(lambda: _with_names(gpus, containers)) or gpus
     images = _safely(lambda: _images(values))
     hcas = _safely(lambda: _hcas(values))
+    launchers_found = values.of(launchers.LaunchersFact)
     return Sheet(
         node=node,
         taken_at=taken_at,
@@ -284,6 +298,15 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         internet=_safely(lambda: _internet(values)),
         setup=values.of(_setup.SetupFact),
         killed=values.of(_memory.KilledFact),
+        processes=_safely(lambda: _processes(values, gpus, containers)),
+        launchers=launchers_found[0] if launchers_found else None,
+        checkouts=launchers_found[1] if launchers_found else None,
+        user_units=values.of(systemd.UserUnitsFact),
+        ssh_server=values.of(sshd.SshServerFact),
+        time_sync=values.of(_machine.TimeFact),
+        owners=values.of(_memory.OwnersFact),
+        gpu_errors=values.of(gpu.GpuErrorsFact),
+        rails=values.of(network.RailsFact),
         evidence=dict(sections),
     )
 
@@ -294,7 +317,20 @@ def _ended(sections: Mapping[str, Evidence], name: str) -> Evidence | None:
 
 
 def _gpus(values: _Values) -> Any:
-    return gpu.joined(values.of(gpu.GpuFact), values.of(gpu.GpuQueryFact), values.of(gpu.GpuProcessesFact))
+    return gpu.joined(
+        values.of(gpu.GpuFact),
+        values.of(gpu.GpuQueryFact),
+        values.of(gpu.GpuProcessesFact),
+        values.of(gpu.GpuListFact),
+    )
+
+
+def _processes(values: _Values, gpus: Any, containers: Any) -> Any:
+    found = values.of(processes.ProcessesFact)
+    if found is None:
+        return None
+    owners = gpu.containers_of(values.text(gpu.GpuProcessesFact))
+    return processes.joined(found, values.of(network.ListenersFact) or (), gpus, containers or (), owners)
 
 
 def _containers(values: _Values, gpus: Any) -> Any:

@@ -10,21 +10,29 @@ from functools import cache
 from typing import Any
 
 from apps.facts.values import (
+    Checkout,
     Container,
     Disk,
     Docker,
+    EngineProcess,
+    GpuError,
     Gpus,
     Hca,
     Image,
     Interface,
     Killed,
+    Launcher,
     Listener,
     Machine,
     Memory,
+    MemoryOwner,
     ModelFolder,
     Privileges,
+    RailPing,
     Setup,
     Software,
+    SshServer,
+    TimeSync,
     Unit,
 )
 
@@ -63,6 +71,15 @@ class Sheet:
     internet: bool | None = None
     setup: Setup | None = None
     killed: tuple[Killed, ...] | None = None  # for memory, since boot
+    processes: tuple[EngineProcess, ...] | None = None  # of inference stacks
+    launchers: tuple[Launcher, ...] | None = None
+    checkouts: tuple[Checkout, ...] | None = None
+    user_units: tuple[Unit, ...] | None = None  # of the login's own systemd: `systemctl --user`
+    ssh_server: SshServer | None = None
+    time_sync: TimeSync | None = None
+    owners: tuple[MemoryOwner, ...] | None = None  # the largest first
+    gpu_errors: tuple[GpuError, ...] | None = None
+    rails: tuple[RailPing, ...] | None = None  # asked only where the peers are known
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from apps.facts.fact import Fact, fact
+from apps.facts.masking import masked
 from apps.facts.sheet import Evidence
 from apps.facts.values import Unit
 
 _LOADS = {"loaded", "not-found", "error", "masked", "bad-setting", "stub", "merged"}
 _ABSENT = re.compile(
-    r"System has not been booted with systemd|Failed to connect to bus|systemctl['\"]?: (?:command )?not found|systemctl: not found|"
+    r"System has not been booted with systemd|Failed to connect to (?:user scope )?bus|systemctl['\"]?: (?:command )?not found|systemctl: not found|"
     r"Unknown command:? '?systemctl"
 )
 _INTERESTING = re.compile(
     r"docker|podman|vllm|sglang|\bray\b|llama|python|uvicorn|compose|litellm|trtllm|ollama|\.sh\b", re.IGNORECASE
 )
-_SECRET = re.compile(r"(--api-key[= ]|HF_TOKEN=|API_KEY=)\S+")
 
 
 def problem(evidence: Evidence) -> tuple[str, str] | None:
@@ -106,7 +106,7 @@ def _shown(block: dict[str, str]) -> Unit:
         sub=block.get("SubState") or None,
         enabled=block.get("UnitFileState") or None,
         containers=started_containers(argv),
-        exec_start=_SECRET.sub(r"\1***", main[0])[:4000] if main else None,
+        exec_start=masked(main[0])[:4000] if main else None,
         pid=int(pid[:12]) if pid.isdecimal() and int(pid[:12]) > 0 else None,
         fragment=fragment,
         restarts=int(restarts[:12]) if restarts.isdecimal() else None,
@@ -121,7 +121,7 @@ def _arguments(starts: str) -> list[str]:
     return [words.strip() for words, end, _ in pieces if end]
 
 
-_CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
+CONTAINER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _LONGEST_SCRIPT = 262144
 _TOOLS = re.compile(r"docker|podman|nerdctl")
 _COMPOSE_NAME = re.compile(
@@ -129,7 +129,7 @@ _COMPOSE_NAME = re.compile(
 )
 _VARIABLE = re.compile(
     r"^[ \t]*(?:(?:export|readonly|local)[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)="
-    r"(?:\"([^\"\n$`]*)\"|'([^'\n]*)'|([^\s;&|\"'$`]*))[ \t]*(?:#.*)?$",
+    r"(?:\"([^\"\n$`]*)\"|'([^'\n]*)'|([^\s;&|\"'$`]*)|\"?\$\{\w+:?-([^}$\n]*)\}\"?)[ \t]*(?:#.*)?$",
     re.MULTILINE,
 )
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^}$]*))?\}|\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -145,19 +145,32 @@ def started_containers(commands: list[str], script: str = "") -> tuple[str, ...]
     """
     found: dict[str, None] = {}
     script = script[:_LONGEST_SCRIPT]
-    variables = {name: next((value for value in values if value), "") for name, *values in _VARIABLE.findall(script)}
+    variables = variables_of(script)
     text = "\n".join([*commands, script.replace("\\\n", " ")])
     for line in text.splitlines():
         if len(line) > 16384 or not _TOOLS.search(line) or line.lstrip().startswith("#"):
             continue
         for piece in re.split(r"&&|\|\||[;|]", line):
-            for name in _names(_REFERENCE.sub(lambda found: _value(found, variables), piece)):
-                if _CONTAINER_NAME.match(name):
+            for name in _names(substituted(piece, variables)):
+                if CONTAINER_NAME.match(name):
                     found.setdefault(name)
     if "services:" in script:
         for name in _COMPOSE_NAME.findall(script):
             found.setdefault(name)
     return tuple(found)
+
+
+def variables_of(script: str) -> dict[str, str]:
+    """Plain assignments of a shell script, the first one of each name that is not empty."""
+    found: dict[str, str] = {}
+    for name, *values in _VARIABLE.findall(script):
+        found[name] = found.get(name) or next((value for value in values if value), "")
+    return found
+
+
+def substituted(text: str, variables: dict[str, str]) -> str:
+    """The text with `$NAME` and `${NAME:-default}` put in; one that is not known becomes a bare `$`."""
+    return _REFERENCE.sub(lambda found: _value(found, variables), text)
 
 
 def _value(found: re.Match[str], variables: dict[str, str]) -> str:
@@ -299,19 +312,13 @@ class UnitFilesFact(Fact):
         return from_unit_files(evidence.stdout)
 
 
-@fact
-class UnitDetailsFact(Fact):
-    """What the units run, with the scripts and compose files (up to 64 KiB each) that their command lines name."""
-
-    name = "unit-details"
-    reads = "systemctl show UNITS; the files that ExecStart names"
-    timeout_s = 15
-    script = r"""
-names=$({ systemctl list-unit-files --type=service --no-legend --no-pager 2>/dev/null | awk '$1 !~ /@\./ && $2 !~ /^(static|alias|masked|generated|indirect)/ {print $1}'
-          systemctl list-units --type=service --all --plain --no-legend --no-pager | awk '{ name = ($1 ~ /\.service$/) ? $1 : $2; if (name ~ /\.service$/) print name }'; } | sort -u | head -n 1000)
+# `$manager` asks, `kept` says which units are told; the scripts and compose files that command lines name follow.
+_DETAILS = r"""
+names=$({ $manager list-unit-files --type=service --no-legend --no-pager 2>/dev/null | awk '$1 !~ /@\./ && $2 !~ /^(static|alias|masked|generated|indirect)/ {print $1}'
+          $manager list-units --type=service --all --plain --no-legend --no-pager | awk '{ name = ($1 ~ /\.service$/) ? $1 : $2; if (name ~ /\.service$/) print name }'; } | sort -u | head -n 1000)
 [ -n "$names" ] || exit 0
-shown=$(systemctl show --no-pager -p Id,Description,LoadState,ActiveState,SubState,UnitFileState,FragmentPath,MainPID,NRestarts,Result,ExecStartPre,ExecStart,ExecStartPost,WorkingDirectory $names)
-printf '%s\n\n' "$shown" | sed 's/\(--api-key[= ]\)[^ ]*/\1***/g'
+shown=$($manager show --no-pager -p Id,Description,LoadState,ActiveState,SubState,UnitFileState,FragmentPath,MainPID,NRestarts,Result,ExecStartPre,ExecStart,ExecStartPost,WorkingDirectory $names)
+printf '%s\n\n' "$shown" | kept | sed -e "$SPARKWEB_MASK"
 printf '%s\n' "$shown" | awk '
   BEGIN { RS = ""; FS = "\n" }
   {
@@ -342,18 +349,60 @@ while IFS='	' read -r id folder run; do
       *) case $(head -c 2 "$path" 2>/dev/null | tr -d '\000') in '#!') ;; *) continue ;; esac ;;
     esac
     printf '@file %s\t%s\n' "$id" "$path"
-    head -c 65536 "$path" | tr -d '\000\r' | sed -e 's/^/|/' -e 's/hf_[A-Za-z0-9]\{8,\}/hf_***/g' -e 's/\(--api-key[= ]\)[^ ]*/\1***/g'
+    head -c 65536 "$path" | tr -d '\000\r' | sed -e "$SPARKWEB_MASK" | sed 's/^/|/'
     echo
   done
   for path in "$folder/docker-compose.yml" "$folder/compose.yaml" "$folder/docker-compose.yaml" "$folder/compose.yml"; do
     case $run in *compose*) ;; *) continue ;; esac
     [ -f "$path" ] && [ -r "$path" ] || continue
-    printf '@file %s\t%s\n' "$id" "$path"; head -c 65536 "$path" | tr -d '\000\r' | sed 's/^/|/'; echo
+    printf '@file %s\t%s\n' "$id" "$path"; head -c 65536 "$path" | tr -d '\000\r' | sed -e "$SPARKWEB_MASK" | sed 's/^/|/'; echo
   done
 done
 :
 """
 
+
+@fact
+class UnitDetailsFact(Fact):
+    """What the units run, with the scripts and compose files (up to 64 KiB each) that their command lines name."""
+
+    name = "unit-details"
+    reads = "systemctl show UNITS; the files that ExecStart names"
+    timeout_s = 15
+    script = "manager=systemctl; kept() { cat; }\n" + _DETAILS
+
     @classmethod
     def parse(cls, evidence: Evidence) -> tuple[tuple[Unit, ...], dict[str, str]]:
         return from_show(evidence.stdout)
+
+
+@fact
+class UserUnitsFact(Fact):
+    """Services of the login's own systemd (`systemctl --user`) that are not the vendor's, or that run an engine."""
+
+    name = "user-units"
+    reads = "systemctl --user show UNITS; the files that ExecStart names"
+    timeout_s = 10
+    script = (
+        r"""
+[ -n "$XDG_RUNTIME_DIR" ] || XDG_RUNTIME_DIR=/run/user/$(id -u); export XDG_RUNTIME_DIR
+systemctl --user list-units --no-legend --no-pager >/dev/null || exit $?
+manager='systemctl --user'
+kept() {
+  awk 'BEGIN { RS = ""; FS = "\n"; ORS = "\n\n" } {
+    file = run = ""
+    for (i = 1; i <= NF; i++) { if ($i ~ /^FragmentPath=/) file = substr($i, 14); else if ($i ~ /^ExecStart/) run = run " " $i }
+    if ((file != "" && file !~ /^\/(usr\/)?lib\//) || run ~ /docker|podman|vllm|sglang|ray |llama/) print
+  }'
+}
+"""
+        + _DETAILS
+    )
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> tuple[Unit, ...] | None:
+        """() where there is no user manager; None where nothing is known."""
+        shown, scripts = from_show(evidence.stdout)
+        if shown:
+            return tuple(each for each in joined((), {}, shown, scripts) if matters(each))
+        return () if evidence.exit_code == 0 or problem(evidence) else None

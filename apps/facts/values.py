@@ -81,6 +81,8 @@ class MigInstance:
     device: int | None = None
     mem_total_mib: int | None = None
     mem_used_mib: int | None = None
+    profile: str | None = None  # 3g.20gb
+    uuid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,17 @@ class Gpus:
     tool: str | None = None  # version of nvidia-smi itself; under WSL it differs from the driver
     library: str | None = None  # on driver_mismatch: the user-space library
     kernel_module: str | None = None  # the module that is loaded, by /proc/driver/nvidia/version
+    on_bus: tuple[str, ...] | None = None  # PCI addresses of NVIDIA GPUs that its driver holds, seen by it or not
+
+
+@dataclass(frozen=True)
+class GpuError:
+    """An Xid that the driver wrote into the kernel's log since boot."""
+
+    code: int
+    bus_id: str | None = None
+    count: int = 1
+    line: str | None = None  # the first one
 
 
 @dataclass(frozen=True)
@@ -172,6 +185,9 @@ class Container:
     command: str | None = None
     network: str | None = None
     compose_project: str | None = None
+    memory_limit_bytes: int | None = None  # None: none was set, or it is not known
+    shm_bytes: int | None = None
+    swap_bytes: int | None = None  # what of its cgroup is swapped out
 
 
 @dataclass(frozen=True)
@@ -284,6 +300,113 @@ class Privileges:
     drop_caches: bool | None = None  # sudo may write /proc/sys/vm/drop_caches without a password
     memlock_bytes: int | None = None  # of this login; -1 is unlimited
     open_files: int | None = None
+    lingering: tuple[str, ...] = ()  # users whose own units run without a login
+
+
+@dataclass(frozen=True)
+class Starts:
+    """What a command line, a script or a compose file starts, as far as it says so."""
+
+    engine: str | None = None  # vllm, sglang, llama.cpp, ray, ollama … (commands.ENGINES)
+    model: str | None = None
+    served_name: str | None = None
+    port: int | None = None
+    tensor_parallel: int | None = None
+    image: str | None = None
+    container: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineProcess:
+    """A process of an inference stack."""
+
+    pid: int
+    starts: Starts
+    parent: int | None = None
+    user: str | None = None
+    command: str | None = None  # secrets masked
+    started_unix_s: float | None = None  # by the node's clock
+    resident_bytes: int | None = None
+    gpu_bytes: int | None = None
+    venv: str | None = None
+    folder: str | None = None  # where it was started
+    container: str | None = None  # name, if its cgroup says so
+    unit: str | None = None  # system unit, or the user's own
+    ports: tuple[int, ...] = ()  # TCP ports on which it listens
+
+    @property
+    def kept(self) -> bool:
+        """Whether a container or a unit owns it, which could bring it back."""
+        return self.container is not None or self.unit is not None
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A script or compose file that starts engines."""
+
+    path: str
+    starts: tuple[Starts, ...] = ()
+    checkout: str | None = None  # the folder of the checkout in which it lies
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A git checkout of something that starts or builds engines."""
+
+    path: str
+    remote: str | None = None
+    branch: str | None = None
+    commit: str | None = None
+    committed_at: str | None = None  # ISO 8601
+    subject: str | None = None
+    changed: int | None = None  # tracked files with changes that are not committed
+
+
+@dataclass(frozen=True)
+class SshServer:
+    """Limits of sshd, as it says itself or as its files say; a `Match` block may change them for some."""
+
+    version: str | None = None
+    max_sessions: int | None = None  # channels of one connection
+    startups_begin: int | None = None  # connections that are not logged in yet, from which some are dropped
+    startups_full: int | None = None  # … from which all are dropped
+    tcp_forwarding: str | None = None  # yes, no, local, remote
+    permit_open: str | None = None  # where forwarding may lead: any, none, HOST:PORT …
+    login_grace_s: int | None = None
+    alive_interval_s: int | None = None  # 0: it never asks whether a silent client is there
+    source: str | None = None  # sshd -T, files
+    conditional: bool | None = None  # there are Match blocks
+
+
+@dataclass(frozen=True)
+class TimeSync:
+    synchronized: bool | None = None
+    ntp: bool | None = None  # a service is turned on
+    service: str | None = None  # chrony, systemd-timesyncd …
+    timezone: str | None = None
+    offset_s: float | None = None  # how far its clock is ahead of its time server
+
+
+@dataclass(frozen=True)
+class MemoryOwner:
+    """What the kernel counts for a cgroup: memory that its processes touched, page cache included."""
+
+    name: str  # docker.service, user-1000.slice, docker-….scope
+    bytes: int | None = None
+    swap_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RailPing:
+    """A ping of a full frame that must not be broken up, from one interface to one address."""
+
+    interface: str
+    peer: str
+    frame_bytes: int | None = None  # of the IP packet
+    result: str | None = None  # ok, too_long, no_answer, unreachable, no_interface, no_ping
+    mtu_bytes: int | None = None  # where the answer names a smaller one
+    rtt_ms: float | None = None
+    evidence: str | None = None
 
 
 @dataclass(frozen=True)

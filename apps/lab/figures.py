@@ -318,6 +318,19 @@ def write_model(folder: Path, name: str, shards: int, total: int, config: dict[s
     text(place / "generation_config.json", json.dumps({"temperature": 0.6, "top_p": 0.95, "top_k": 20}) + "\n")
 
 
+def write_checkout(place: Path) -> None:
+    """A clone of the kit with which the old stack was once tried, and the script that somebody wrote for it."""
+    text(place / ".git/HEAD", "ref: refs/heads/main\n")
+    text(place / ".git/refs/heads/main", hashlib.sha1(place.name.encode()).hexdigest() + "\n")
+    remote = '[remote "origin"]\n\turl = https://github.com/eugr/spark-vllm-docker.git\n'
+    text(place / ".git/config", f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n{remote}")
+    text(
+        place / "serve-glm.sh",
+        "#!/bin/bash\n# one node, no Ray\nPORT=${PORT:-8000}\n"
+        "./launch-cluster.sh -t vllm-node --solo exec vllm serve /models/GLM-4.7-Flash --port $PORT --max-model-len 131072\n",
+    )
+
+
 def write_files(node: Node, shards: int) -> None:
     """Models, unit files and scripts of the start scene."""
     models = node.root / "models"
@@ -350,5 +363,6 @@ def write_files(node: Node, shards: int) -> None:
             os.chmod(node.root / unit.exec_start.lstrip("/"), 0o755)
     if node.seed.units:
         text(node.root / "opt/vllm/proxy.py", "# forwards /v1 to 8000, /embed to 8001 and /rerank to 8002\n")
+        write_checkout(node.root / "home/aurora/spark-vllm-docker")
     wants = node.root / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir(parents=True, exist_ok=True)

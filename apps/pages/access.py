@@ -60,7 +60,7 @@ def places(path: str) -> list[Place]:
 
 def banners(request: HttpRequest) -> list[Banner]:
     found = []
-    if not request.is_secure() and request.get_host().rsplit(":", 1)[0] not in ("127.0.0.1", "localhost", "[::1]"):
+    if settings.REACH.open_words:
         found.append(
             Banner(
                 "warn",
@@ -97,7 +97,6 @@ def page_context(request: HttpRequest) -> dict[str, Any]:
         "bar": nav[:3],
         "banners": banners(request) if request.method == "GET" else [],
         "can": permissions(actor),
-        "plain_http": not settings.HTTPS,
     }
 
 

@@ -50,7 +50,7 @@ def _moment(field: str, text: str) -> datetime | None:
 
 
 def _filters(request: HttpRequest) -> dict[str, str]:
-    return {name: request.GET.get(name, "").strip()[:200].replace("\0", "") for name in FILTERS}
+    return {name: request.GET.get(name, "").strip()[:200] for name in FILTERS}
 
 
 def _arguments(filters: dict[str, str]) -> dict[str, Any]:

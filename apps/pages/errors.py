@@ -7,7 +7,7 @@ import logging
 import sys
 from dataclasses import asdict, dataclass
 
-from django.db import InterfaceError, OperationalError
+from django.db import Error, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -86,9 +86,15 @@ NO_DATABASE = Failure(
 )
 
 
+def _is_away(failure: BaseException | None) -> bool:
+    """Not there, full, locked, or (a standby after a failover) only to be read."""
+    read_only = isinstance(failure, Error) and getattr(failure.__cause__, "sqlstate", None) == "25006"
+    return read_only or isinstance(failure, OperationalError | InterfaceError)
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """Must work when anything else does not: no database, no context processors."""
-    said = NO_DATABASE if isinstance(sys.exc_info()[1], OperationalError | InterfaceError) else OURS
+    said = NO_DATABASE if _is_away(sys.exc_info()[1]) else OURS
     if request.path.startswith("/api/"):
         body = json.dumps({"type": "about:blank", "field": None, **asdict(said)})
         return HttpResponse(body, status=said.status, content_type="application/problem+json")

@@ -35,7 +35,8 @@ class Standing:
 
 
 def client_address(meta: dict[str, Any]) -> str:
-    """The peer's address. Headers of proxies are not read: anybody can write them."""
+    """The peer's address. Headers of proxies are not read here: anybody can write them. The server puts the address that
+    a proxy tells in its place when PROXIES names that proxy."""
     return str(meta.get("REMOTE_ADDR", ""))[:64]
 
 

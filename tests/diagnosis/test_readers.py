@@ -208,8 +208,15 @@ def test_an_exception_that_was_overcome_is_no_failure() -> None:
     assert reading.ready and reading.failure is None
 
 
-def test_a_suspect_alone_is_no_failure() -> None:
-    assert vllm.read(b"ValueError: perhaps harmless\n").failure is None
+def test_a_suspect_is_a_failure_only_where_the_output_ends_with_it() -> None:
+    reader = vllm.Reader()
+    reader.feed(b"ValueError: perhaps harmless\n")
+    assert reader.reading().failure is None
+    reader.close()
+    failure = reader.reading().failure
+    assert failure is not None and failure.reason == "exited" and failure.values["confidence"] == "low"
+    went_on = b"ValueError: perhaps harmless\nINFO Model loading took 1.0 GiB memory and 1.0 seconds\n"
+    assert vllm.read(went_on).failure is None
 
 
 def test_evidence_is_masked() -> None:
@@ -366,10 +373,16 @@ def test_every_trigger_stands_in_every_alternative_of_its_pattern() -> None:
     """A rule whose trigger is not a word of the lines it is meant for would never be tried."""
     for table in (BOOK.rules, BOOK.signs):
         for word, entries in table.items():
-            assert word in (b"%", b"%|", b" ") or re.fullmatch(rb"[a-z0-9_]+", word)
+            assert word in (b"%", b"%|", b" ") or re.fullmatch(r"[a-z0-9_]+|█", word.decode())
             for entry in entries:
                 triggers = set(entry.trigger.split())
-                if not triggers or "%" in entry.trigger or not entry.pattern.pattern or triggers & NOT_IN_ITS_PATTERN:
+                if (
+                    not triggers
+                    or "%" in entry.trigger
+                    or "█" in entry.trigger
+                    or not entry.pattern.pattern
+                    or triggers & NOT_IN_ITS_PATTERN
+                ):
                     continue
                 for alternative in alternatives(entry.pattern.pattern):
                     plain = re.sub(r"\\[a-z]", " ", re.sub(r"\[(\w)(\w)\]", r"\2", alternative.lower()))

@@ -210,7 +210,7 @@ class TestAuditPage:
         assert re.findall(r"spark-\d{3}", page) == ["spark-001"]
         assert "Nothing matches" in client.get("/audit?actor=zzz").content.decode()
         assert client.get("/audit?before=nonsense&before=9999999999999999999999").status_code == 200
-        assert client.get("/audit?actor=%00&object=person:99999999999999999999999999").status_code == 200
+        assert client.get("/audit?object=person:99999999999999999999999999").status_code == 200
         assert client.get("/audit?actor=person:9999999999999999999").status_code == 200
 
     @pytest.mark.parametrize("since", ["yesterday", "2026-13-01", EVIL, "9" * 300])

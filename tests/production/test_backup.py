@@ -17,7 +17,9 @@ import pytest
 from sparkweb import backing
 from tests.production.conftest import Databases, Installation
 
-FILL = """
+ODD = "a\ttab, a \\ backslash,\r\na line\v, \\N and\n\\.\nü 😀"  # a dump has to escape it
+FILL = f"""
+from apps.audit import record
 from apps.audit.actor import Actor
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
@@ -27,6 +29,7 @@ people.add_person(root, "Ana", "admin")
 key = inventory.make_credential(root, name="field")
 head = Node.objects.create(name="spark-1", address="192.0.2.9", user="u", credential=key)
 Node.objects.create(name="spark-2", address="192.0.2.10", user="u", credential=key, jump=head)
+record(root, "test:odd", reason={ODD!r})
 """
 LOOK = """
 import hashlib
@@ -40,6 +43,18 @@ key = Credential.objects.get(name="field")
 private = sealing.unseal(key.sealed_private_key, context=KEY_CONTEXT)
 print(list(Node.objects.order_by("name").values_list("name", "jump__name")), list(User.objects.values_list("name", flat=True)),
       hashlib.sha256(private.encode()).hexdigest(), verify()["ok"])
+"""
+
+# What somebody who owns the database can do: the protection is taken off, one entry is changed, and it is put back.
+EDIT = """
+from importlib import import_module
+from types import SimpleNamespace
+from django.db import connection, transaction
+protection = import_module("apps.audit.migrations.0002_append_only")
+with transaction.atomic(), connection.cursor() as cursor:
+    protection.backwards(None, SimpleNamespace(connection=connection))
+    cursor.execute("UPDATE audit_entry SET reason = 'another' WHERE seq = 2")
+    protection.forwards(None, SimpleNamespace(connection=connection))
 """
 
 
@@ -155,7 +170,22 @@ def test_manifests_are_not_trusted(old: Old, tmp_path: Path) -> None:
 def test_another_trail_than_promised_is_said(databases: Databases, old: Old, tmp_path: Path) -> None:
     new = databases.like(old.place, "trail")
     other = changed(old.file, tmp_path / "c.tar", audit_head="f" * 64)
-    assert "ends elsewhere" in new.manage("restore", str(other), "--replace", fails=True)
+    said = new.manage("restore", str(other), "--replace", fails=True)
+    assert "ends elsewhere" in said and "nothing was changed" in said
+    assert new.python(LOOK) == old.look
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_an_edited_trail_is_found_before_anything_is_replaced(
+    databases: Databases, old: Old, tmp_path: Path, portable: bool
+) -> None:
+    edited = databases.like(old.place, f"edited-{portable}")
+    edited.python(EDIT)
+    edited.manage("backup", str(tmp_path / "b.tar"), *(["--portable"] if portable else []))
+    other = databases.like(old.place, f"kept-{portable}")
+    said = other.manage("restore", str(tmp_path / "b.tar"), "--replace", fails=True)
+    assert "entry 2 was edited" in said and "nothing was changed" in said
+    assert other.python(LOOK) == old.look
 
 
 def test_an_older_schema_is_migrated_forward(databases: Databases, old: Old, tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ def test_accepted(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"PROXIES": "proxy.example"}, "neither an address nor a network"),
+        ({"PROXIES": "127.0.0.1,*"}, "neither an address nor a network"),
+        ({"PROXIES": "10.0.0.1/8"}, "neither an address nor a network"),
+        ({"PROXIES": "0.0.0.0/0"}, "is everybody"),
         ({"HOST": "0.0.0.0"}, "TLS_SELF_SIGNED=1"),
         ({"HOST": "10.0.0.1", "ORIGINS": "https://sparkweb.example"}, "ALLOW_PLAIN_HTTP=1"),
         ({"ORIGINS": "http://sparkweb.example"}, "plain HTTP beyond loopback"),
@@ -78,6 +82,25 @@ def test_refused(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], word
     with pytest.raises(ImproperlyConfigured) as refused:
         reached(monkeypatch, **settings)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "in_the_open"),
+    [
+        ({}, False),
+        ({"HOST": "0.0.0.0", "ALLOW_PLAIN_HTTP": "1"}, False),  # compose on a published loopback port
+        ({"HOST": "0.0.0.0", "ALLOW_PLAIN_HTTP": "1", "ORIGINS": "http://10.0.0.1:8000"}, True),
+        ({"ALLOW_PLAIN_HTTP": "1", "ORIGINS": "http://localhost:8000,http://sparkweb.example"}, True),
+        ({"ORIGINS": "https://sparkweb.example"}, False),  # a proxy ends TLS: the request itself is plain
+        ({"TLS_SELF_SIGNED": "1", "ORIGINS": "https://10.0.0.1:8000", "PROXIES": "10.0.0.7,fd00::/8"}, False),
+    ],
+)
+def test_the_open_is_told_by_the_origins(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], in_the_open: bool
+) -> None:
+    found = reached(monkeypatch, **settings)
+    assert found.open_words is in_the_open
+    assert ",".join(found.proxies) == settings.get("PROXIES", "")
 
 
 def test_a_password_comes_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import re
-import signal
-import socket
 import ssl
 import stat
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -17,16 +12,11 @@ import pytest
 
 from sparkweb import tls
 from tests.live.conftest import redis_url
-from tests.production.conftest import ROOT, Installation
+from tests.production.conftest import Installation
+from tests.production.serving import free_port, served
 from tests.production.visit import Site, check_the_way_in
 
 __all__ = ["redis_url"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def link_of(said: str) -> str:
@@ -46,12 +36,8 @@ def test_sign_in_and_socket_over_our_own_certificate(tmp_path: Path, redis_url: 
         link_of(place.manage("person", "add", "Ana", "--role", "admin")),
         link_of(place.manage("person", "add", "Ben", "--role", "viewer")),
     ]
-    log = (tmp_path / "web.log").open("w+")
-    server = subprocess.Popen(
-        [sys.executable, "manage.py", "serve", "web"], cwd=ROOT, env=place.environment, stdout=log, stderr=log
-    )
-    try:
-        wait_until_it_answers(place, server)
+    with served(place, tmp_path / "web.log"):
+        place.manage("serve", "web", "--healthy")
         certificate = place.folder / "tls" / "certificate.pem"
         browser = check_the_way_in(Site(origin, certificate), links)
         cookie = next(cookie for cookie in browser.cookies.jar if "csrf" not in cookie.name)
@@ -62,29 +48,12 @@ def test_sign_in_and_socket_over_our_own_certificate(tmp_path: Path, redis_url: 
         assert "Plain HTTP" not in browser.get("/").text
         with pytest.raises(httpx.TransportError):  # nothing speaks plain HTTP there
             httpx.get(f"http://localhost:{port}/healthz", trust_env=False)
-        log.seek(0)
-        said = log.read()
+        said = (tmp_path / "web.log").read_text()
         assert tls.fingerprint(certificate) in said and origin in said and "Traceback" not in said
         assert (
             browser.get(f"https://127.0.0.1:{port}/healthz", extensions={"sni_hostname": "localhost"}).status_code
             == 400
         )
-    finally:
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(60) in (0, -signal.SIGTERM)
-
-
-def wait_until_it_answers(place: Installation, server: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    port = int(place.settings["PORT"])
-    while True:
-        assert server.poll() is None and time.monotonic() < until
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            break
-        except OSError:
-            time.sleep(0.2)
-    place.manage("serve", "web", "--healthy")
 
 
 def test_a_certificate_is_made_kept_and_renewed(tmp_path: Path) -> None:

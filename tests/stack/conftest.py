@@ -1,7 +1,11 @@
-"""`manage.py up` and `demo` as a person starts them: processes of their own, on a VAR and a port of their own."""
+"""`manage.py up` and `demo` as a person starts them: processes of their own, on a VAR and a port of their own.
+
+With DATABASE_URL set (scripts/postgres.sh) each VAR has a database of its own on that server instead of a SQLite file.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -16,7 +20,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 BASE = Path(__file__).resolve().parent.parent.parent
@@ -35,6 +41,7 @@ DROPPED = (
     "HOST",
     "ORIGINS",
 )
+SERVER = os.environ.get("DATABASE_URL", "")  # a PostgreSQL on which this user may make databases
 
 
 def free_port() -> int:
@@ -54,6 +61,23 @@ def until(ask: Callable[[], Any], seconds: float, what: object = "", *, pause: f
     raise AssertionError(f"not within {seconds} s: {what() if callable(what) else what or ask}")
 
 
+def database_of(var: Path) -> str:
+    """The address of the database that belongs to a VAR, made when it is asked for first; empty for SQLite."""
+    if not SERVER:
+        return ""
+    name = f"stack_{hashlib.sha256(os.fsencode(var.absolute())).hexdigest()[:16]}"
+    with psycopg.connect(SERVER, autocommit=True) as server:
+        if server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
+            server.execute(f"CREATE DATABASE {name}")
+    return urlsplit(SERVER)._replace(path=f"/{name}").geturl()
+
+
+def forget_database(url: str) -> None:
+    if url:
+        with psycopg.connect(SERVER, autocommit=True) as server:
+            server.execute(f"DROP DATABASE IF EXISTS {urlsplit(url).path.strip('/')} WITH (FORCE)")
+
+
 class Started:
     """One command, everything that it started, and its state. Nothing outlives `end`."""
 
@@ -61,6 +85,7 @@ class Started:
         self.var, self.port, self.mark = var, port, f"STACK_TEST={uuid.uuid4().hex}"
         name, value = self.mark.split("=")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(DROPPED)}
+        more = {"DATABASE_URL": database_of(var), **more}
         self.environment = {**kept, "VAR": str(var), "PORT": str(port), name: value, **more}
         folder = var.parent / f"said-{value[:8]}"
         folder.mkdir(parents=True)
@@ -182,6 +207,9 @@ class Started:
             return False
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        if self.environment["DATABASE_URL"]:
+            with psycopg.connect(self.environment["DATABASE_URL"]) as server:
+                return server.execute(query.replace("?", "%s"), values).fetchall()
         database = sqlite3.connect(
             f"file:{self.var}/sparkweb.sqlite3?mode=ro".replace("%", "%25"), uri=True, timeout=20
         )
@@ -215,3 +243,5 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
     yield begin
     for one in made:
         one.end()
+    for url in {one.environment["DATABASE_URL"] for one in made}:
+        forget_database(url)

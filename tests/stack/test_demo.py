@@ -77,7 +77,7 @@ def test_with_nothing_but_loopback_it_serves_until_ctrl_c(start):
     if os.geteuid() or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         pytest.skip("unshare -n is not allowed here (it needs root)")
     bring_up = ("unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
-    stack = start("demo", *QUICK, before=bring_up)
+    stack = start("demo", *QUICK, before=bring_up, DATABASE_URL="")  # no server is in that network
     stack.waits_for('{"deployment"', STORY_S)
     told = json.loads(stack.out.splitlines()[-1])
     is_good(told, stack)

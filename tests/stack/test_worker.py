@@ -15,7 +15,7 @@ import pytest
 
 from apps.diagnosis.masking import mask
 from apps.lab import Lab
-from tests.stack.conftest import BASE, PYTHON, Started, free_port, until
+from tests.stack.conftest import BASE, PYTHON, Started, forget_database, free_port, until
 
 pytestmark = pytest.mark.timeout(400)
 HEAD, SECOND = "spark-1a32", "spark-5be3"
@@ -102,6 +102,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             yield _registered(Site(stack, lab, stack.manage("token", "test", "--role", "admin").strip(), 0))
     finally:
         stack.end()
+        forget_database(stack.environment["DATABASE_URL"])
 
 
 def _registered(site: Site) -> Site:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from apps.diagnosis.findings import fabric, group, machine, memory, services, software
+from apps.diagnosis.findings import engines, fabric, group, login, machine, memory, services, software
 from apps.diagnosis.findings.finding import Finding, worst_first
 from apps.diagnosis.findings.software import Wanted
 from apps.diagnosis.findings.table import BAD, NOTE, SEVERITIES, TABLE, WARN, Known
@@ -32,10 +32,13 @@ def findings(
 
 
 def _all(known: list[Sheet], wanted: Wanted | None, offsets: Mapping[str, float]) -> Iterator[Finding]:
+    runtime = wanted.runtime if wanted else None
     for sheet in known:
         yield from machine.of_node(sheet, offset_s=offsets.get(sheet.node))
+        yield from login.of_node(sheet, runtime=runtime)
         yield from memory.of_node(sheet)
-        yield from services.of_node(sheet, runtime=wanted.runtime if wanted else None)
+        yield from services.of_node(sheet, runtime=runtime)
+        yield from engines.of_node(sheet)
         yield from software.of_node(sheet, wanted)
         yield from fabric.of_node(sheet)
     yield from fabric.between(known, wanted=wanted is not None)

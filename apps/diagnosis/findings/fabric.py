@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from apps.diagnosis.findings.finding import Finding, listed, seen, verb
 from apps.diagnosis.findings.links import active_hcas, candidates, is_link_local, shared_networks, twins
@@ -26,6 +27,7 @@ def of_node(sheet: Sheet) -> Iterator[Finding]:
     yield from link_local(sheet)
     yield from slow(sheet)
     yield from tools_absent(sheet)
+    yield from rails(sheet)
 
 
 def between(sheets: Sequence[Sheet], *, wanted: bool) -> Iterator[Finding]:
@@ -194,6 +196,26 @@ def tools_absent(sheet: Sheet) -> Iterator[Finding]:
             f"{sheet.node} has neither ibdev2netdev nor rdma nor ibstat",
             section="fabric-tools",
         )
+
+
+def rails(sheet: Sheet) -> Iterator[Finding]:
+    """What a full frame that must not be broken up met on each rail."""
+    for one in sheet.rails or ():
+        way = f"from {one.interface} of {sheet.node} to {one.peer}"
+        about: dict[str, Any] = {"interface": one.interface, "peer": one.peer, "frame_bytes": one.frame_bytes}
+        if one.result == "too_long":
+            yield seen(
+                "rail_blocked",
+                sheet,
+                f"Frames of {one.frame_bytes or JUMBO} bytes do not get through {way}"
+                f"{f', the limit is {one.mtu_bytes}' if one.mtu_bytes else ''}",
+                evidence=one.evidence or "",
+                section="rails",
+                mtu_bytes=one.mtu_bytes,
+                **about,
+            )
+        elif one.result in ("no_answer", "unreachable"):
+            yield seen("rail_silent", sheet, f"No answer {way}", evidence=one.evidence or "", section="rails", **about)
 
 
 def _unequal_packets(sheets: Sequence[Sheet]) -> Iterator[Finding]:

@@ -80,3 +80,19 @@ def twins(sheet: Sheet) -> tuple[tuple[Hca, ...], ...]:
         found = _PORT.search(hca.name) if hca.name.lower().startswith("roce") else None
         groups.setdefault(f"f{found.group(1)}" if found else hca.name, []).append(hca)
     return tuple(tuple(sorted(group, key=lambda hca: hca.name)) for _, group in sorted(groups.items()))
+
+
+def rails_to(sheet: Sheet, others: Sequence[Sheet]) -> tuple[tuple[str, str], ...]:
+    """(interface of this node, address of another) for every subnet that both have on the fabric: what the `rails` fact
+    asks for as `peers`."""
+    found = []
+    for interface, mine in candidates(sheet):
+        for other in others:
+            if other.node == sheet.node:
+                continue
+            found += [
+                (interface.name, theirs.ip)
+                for _, theirs in candidates(other)
+                if network_of(theirs) == network_of(mine) and not is_link_local(theirs)
+            ]
+    return tuple(dict.fromkeys(found))

@@ -59,6 +59,135 @@ def gpu(sheet: Sheet) -> Iterator[Finding]:
                 section="gpu-query",
                 temperature_c=one.temp_c,
             )
+    yield from _missing(sheet)
+    yield from _mig(sheet)
+    yield from _mixed(sheet)
+    yield from _without_memory(sheet)
+    yield from _xids(sheet)
+
+
+def _missing(sheet: Sheet) -> Iterator[Finding]:
+    """GPUs on the bus that nvidia-smi does not list. In a container the bus is the host's and proves nothing."""
+    gpus = sheet.gpus
+    if gpus is None or not gpus.gpus or not gpus.on_bus or gpus.problem or _contained(sheet):
+        return
+    seen_ids = [_short_bus(gpu.bus_id) for gpu in gpus.gpus if gpu.bus_id]
+    lost = [address for address in gpus.on_bus if _short_bus(address) not in seen_ids]
+    if lost and len(seen_ids) == len(gpus.gpus):
+        yield seen(
+            "gpu_missing",
+            sheet,
+            f"{len(lost)} of {len(gpus.on_bus)} GPUs of {sheet.node} {'does' if len(lost) == 1 else 'do'} not answer",
+            evidence=f"on the bus: {', '.join(gpus.on_bus)}; listed: {', '.join(seen_ids)}",
+            section="gpu-list",
+            lost=lost,
+        )
+
+
+def _short_bus(address: str) -> str:
+    """`0000000F:01:00.0` of nvidia-smi and `000f:01:00.0` of the kernel are one place."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{domain.lstrip('0') or '0'}:{rest}"
+
+
+def _mig(sheet: Sheet) -> Iterator[Finding]:
+    for one in sheet.gpus.gpus if sheet.gpus else ():
+        if not (one.mig or "").startswith("Enabled") and "pending" not in (one.mig or ""):
+            continue
+        pending = f" ({one.mig})" if "pending" in (one.mig or "") else ""
+        parts = [
+            each.profile or f"{each.mem_total_mib} MiB" for each in one.instances if each.profile or each.mem_total_mib
+        ]
+        count = f"{len(one.instances)} instances" if one.instances else "no instance, so nothing can use it"
+        yield seen(
+            "mig_on",
+            sheet,
+            f"MIG is on for GPU {one.index} of {sheet.node}{pending}: {count}"
+            if not pending
+            else f"MIG of GPU {one.index} of {sheet.node} changes at the next reset{pending}",
+            evidence=", ".join(parts),
+            section="gpu-list" if any(each.profile for each in one.instances) else "gpu",
+            index=one.index,
+            mig=one.mig,
+            instances=len(one.instances),
+        )
+
+
+def _mixed(sheet: Sheet) -> Iterator[Finding]:
+    kinds: dict[tuple[str, int | None], list[int]] = {}
+    for one in sheet.gpus.gpus if sheet.gpus else ():
+        if one.name:
+            kinds.setdefault((one.name, one.memory_total_mib), []).append(one.index)
+    if len(kinds) > 1:
+        told = [
+            f"{name}{f' with {size} MiB' if size else ''} ({listed(f'GPU {index}' for index in indexes)})"
+            for (name, size), indexes in kinds.items()
+        ]
+        yield seen(
+            "gpus_mixed",
+            sheet,
+            f"{sheet.node} has {listed(told)}",
+            section="gpu-query",
+            kinds={name: indexes for (name, _), indexes in kinds.items()},
+        )
+
+
+def _without_memory(sheet: Sheet) -> Iterator[Finding]:
+    silent = [
+        one for one in (sheet.gpus.gpus if sheet.gpus else ()) if one.memory_total_mib is None and not one.unified
+    ]
+    if silent:
+        yield seen(
+            "gpu_memory_unknown",
+            sheet,
+            f"{listed(f'GPU {one.index}' for one in silent)} of {sheet.node} {'does' if len(silent) == 1 else 'do'} not tell "
+            "the size of its memory",
+            evidence=listed(one.name or "unknown" for one in silent),
+            section="gpu-query",
+            indexes=[one.index for one in silent],
+        )
+
+
+# NVIDIA's list of Xid errors: these come from a program's own fault far more often than from the GPU.
+_OF_PROGRAMS = {
+    13: "a program's kernel failed",
+    31: "a program used memory that is not its own",
+    43: "a program's channel was reset",
+    45: "a program was ended",
+}
+_OF_GPUS = {
+    48: "a memory error that could not be corrected",
+    62: "the GPU's own controller halted",
+    63: "a row of memory was remapped",
+    64: "a row of memory could not be remapped",
+    74: "an NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "many corrected memory errors",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    119: "the GPU's system processor did not answer",
+    120: "the GPU's system processor failed",
+    154: "the GPU needs a reset or a reboot",
+}
+
+
+def _xids(sheet: Sheet) -> Iterator[Finding]:
+    errors = sheet.gpu_errors or ()
+    if not errors:
+        return
+    serious = [one for one in errors if one.code not in _OF_PROGRAMS]
+    words = _OF_PROGRAMS | _OF_GPUS
+    told = [f"Xid {one.code}{f' ({words[one.code]})' if one.code in words else ''}" for one in serious or errors]
+    yield seen(
+        "gpu_errors",
+        sheet,
+        f"The driver of {sheet.node} reported {listed(dict.fromkeys(told))} since it booted",
+        severity="" if serious else NOTE,
+        meaning="" if serious else "They point to programs that failed, not to the GPU.",
+        evidence=next((one.line for one in serious or errors if one.line), ""),
+        section="gpu-errors",
+        codes={str(one.code): one.count for one in errors},
+    )
 
 
 def skew_of(sheet: Sheet) -> float | None:
@@ -161,11 +290,17 @@ def _rights(sheet: Sheet) -> Iterator[Finding]:
         )
 
 
+def _contained(sheet: Sheet) -> str:
+    """The kind of container that the node is itself, "" when it is none."""
+    inside = (sheet.machine.virtualization if sheet.machine else None) or ""
+    return inside if inside in ("lxc", "lxc-libvirt", "docker", "podman", "systemd-nspawn", "openvz") else ""
+
+
 def _surroundings(sheet: Sheet) -> Iterator[Finding]:
     if sheet.internet is False:
         yield seen("no_internet", sheet, f"{sheet.node} has no internet", section="internet")
-    inside = sheet.machine.virtualization if sheet.machine else None
-    if inside in ("lxc", "lxc-libvirt", "docker", "podman", "systemd-nspawn", "openvz"):
+    inside = _contained(sheet)
+    if inside:
         yield seen(
             "inside_a_container",
             sheet,

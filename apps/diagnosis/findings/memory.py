@@ -13,6 +13,7 @@ from apps.diagnosis.findings.holders import (
     starts_an_engine,
     units_behind,
 )
+from apps.diagnosis.findings.versions import version
 from apps.facts.memory import pressure
 from apps.facts.sheet import Sheet
 
@@ -33,10 +34,17 @@ def of_node(sheet: Sheet) -> Iterator[Finding]:
     yield from _pressure(sheet)
     yield from _swap(sheet)
     yield from _killed(sheet)
+    yield from _cma(sheet)
 
 
-def _said(one: Holder) -> str:
-    return one.name if one.kind != "process" else f"process {one.name}"
+def _said(sheet: Sheet, one: Holder) -> str:
+    """A process with its engine and user, where they are known."""
+    if one.kind != "process":
+        return one.name
+    known = next((each for each in sheet.processes or () if str(each.pid) == one.name), None)
+    if known is None:
+        return f"process {one.name}"
+    return f"{known.starts.engine} process {one.name}{f' of {known.user}' if known.user else ''}"
 
 
 def _held(sheet: Sheet, found: list[Holder]) -> Finding:
@@ -44,12 +52,12 @@ def _held(sheet: Sheet, found: list[Holder]) -> Finding:
     about = any(one.estimated for one in found)
     total = sum(one.bytes for one in found)
     room = _room(sheet)
-    figures = listed(f"{_said(one)} {'about ' if one.estimated else ''}{gib(one.bytes)}" for one in found)
+    figures = listed(f"{_said(sheet, one)} {'about ' if one.estimated else ''}{gib(one.bytes)}" for one in found)
     return seen(
         "memory_held",
         sheet,
         f"{'About ' if about else ''}{gib(total)}{f' of {gib(room)}' if room else ''} on {sheet.node} "
-        f"{'is' if about else 'are'} held by {listed(_said(one) for one in found)}",
+        f"{'is' if about else 'are'} held by {listed(_said(sheet, one) for one in found)}",
         meaning=f"Stopping frees: {figures}. A launch that needs the memory asks for consent first.",
         evidence=figures,
         section="container-memory",
@@ -135,6 +143,22 @@ def _swap(sheet: Sheet) -> Iterator[Finding]:
             f"{gib(used)} of {gib(memory.swap_total_bytes)} of swap are in use on {sheet.node}",
             section="memory",
             swap_used_bytes=used,
+        )
+
+
+def _cma(sheet: Sheet) -> Iterator[Finding]:
+    """Reported for a Spark's kernel 7.0 with RDMA; older ones do without."""
+    empty = sheet.memory is not None and sheet.memory.cma_total_bytes == 0
+    unified = bool(sheet.gpus and any(gpu.unified for gpu in sheet.gpus.gpus))
+    kernel = (sheet.machine.kernel if sheet.machine else None) or ""
+    if empty and unified and version(kernel) >= (7,) and any(port.active for port in sheet.fabric or ()):
+        yield seen(
+            "cma_empty",
+            sheet,
+            f"The kernel of {sheet.node} reserves no contiguous memory (CmaTotal is 0)",
+            evidence=f"kernel {kernel}",
+            section="memory",
+            kernel=kernel,
         )
 
 

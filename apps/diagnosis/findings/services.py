@@ -9,7 +9,7 @@ from apps.diagnosis.findings.finding import Finding, listed, seen, verb
 from apps.diagnosis.findings.holders import ENGINE_WORDS, unit_of
 from apps.diagnosis.findings.table import NOTE, TABLE
 from apps.facts.sheet import Sheet
-from apps.facts.values import Container, Listener, Unit
+from apps.facts.values import Container, EngineProcess, Listener, Unit
 
 LOOPS = 3  # restarts by its policy that are no accident any more
 EVERYWHERE = frozenset({"0.0.0.0", "::", "*", "[::]"})  # noqa: S104 - as ss prints them
@@ -54,6 +54,16 @@ def docker(sheet: Sheet) -> Iterator[Finding]:
             meaning="Unless it was set up through CDI, Docker can't give the GPU to a container.",
             evidence=f"runtimes: {', '.join(about.runtimes)}",
             section="docker-info",
+        )
+
+    if about.snap and about.present:
+        yield seen(
+            "docker_snap",
+            sheet,
+            f"Docker on {sheet.node} is the snap",
+            evidence=about.root or "",
+            section="docker-info",
+            root=about.root,
         )
 
 
@@ -143,7 +153,13 @@ def _engine_behind(sheet: Sheet, listener: Listener) -> str:
     nobody's that is known."""
     container = _container_behind(sheet, listener)
     unit = _unit_behind(sheet, listener, container)
-    commands = f"{(container and container.command) or ''} {(unit and unit.exec_start) or ''}"
+    process = None if container or unit else _process_behind(sheet, listener)
+    said = (
+        container.command if container else None,
+        unit.exec_start if unit else None,
+        process.command if process else None,
+    )
+    commands = " ".join(filter(None, said))
     words = " ".join(
         (
             f"{container.name} {container.image}" if container else "",
@@ -155,7 +171,19 @@ def _engine_behind(sheet: Sheet, listener: Listener) -> str:
         return ""
     if listener.program == "ray" or (listener.program or "").startswith(("raylet", "gcs_server", "ray::")):
         return ""
-    return container.name if container else unit.name if unit else listener.program or ""
+    if process is not None and process.starts.engine == "ray":
+        return ""
+    told = f"{process.starts.engine} process {process.pid}" if process else listener.program or ""
+    return container.name if container else unit.name if unit else told
+
+
+def _process_behind(sheet: Sheet, listener: Listener) -> EngineProcess | None:
+    """The engine's process that listens there; where the owner is hidden from this user, one that was told to take the port."""
+    for one in sheet.processes or ():
+        told = listener.pid is None and one.container is None and one.starts.port == listener.port
+        if one.pid == listener.pid or told:
+            return one
+    return None
 
 
 def _container_behind(sheet: Sheet, listener: Listener) -> Container | None:

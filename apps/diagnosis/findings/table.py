@@ -60,6 +60,13 @@ _ROWS = (
         "This user may not open the GPU's devices.",
         "Add the user to the groups that own /dev/nvidia* (video, render), and log in again.",
     ),
+    Known(
+        "gpu_missing",
+        BAD,
+        "A GPU does not answer",
+        "The bus shows it and the driver holds it, but nvidia-smi does not list it: an engine that is to use all GPUs fails or hangs.",
+        "Look for Xid lines in `dmesg`; a reboot or a power cycle brings it back, unless it is broken.",
+    ),
     # What the deployment is made of
     Known(
         "image_arch",
@@ -111,6 +118,13 @@ _ROWS = (
         "Give both ends static addresses in one private subnet, e.g. 192.168.100.x/24.",
     ),
     Known(
+        "ssh_forwarding_off",
+        BAD,
+        "SSH does not forward",
+        "Nothing behind this node can be reached through it, and engines that listen on its own addresses can't be asked through SSH.",
+        "Set `AllowTcpForwarding yes` (and `PermitOpen any`) in /etc/ssh/sshd_config and run `sudo systemctl reload ssh`.",
+    ),
+    Known(
         "fabric_down",
         BAD,
         "Fabric down",
@@ -131,6 +145,21 @@ _ROWS = (
         "Units bring it back",
         "systemd starts the containers again when they are stopped alone, and after every reboot.",
         "Stop the units before their containers; disable them, if they must not come back after a reboot.",
+    ),
+    Known(
+        "engine_process",
+        WARN,
+        "An engine runs as a plain process",
+        "Neither a container nor a unit keeps it: nothing brings it back after a reboot, and a launch that needs its "
+        "memory or its port has to end it by its process id.",
+        "Ask its user; end it, or make a deployment of it.",
+    ),
+    Known(
+        "user_units_restart",
+        WARN,
+        "The user's own units bring it back",
+        "They are units of the user's own systemd: a launch does not stop them, and they bring back what it stops.",
+        "`systemctl --user stop UNIT`, and `disable` to keep it from coming back.",
     ),
     Known(
         "memory_critical",
@@ -191,6 +220,20 @@ _ROWS = (
         "MTU differs between the ends",
         "Large packets from the side with the larger MTU are lost: connections begin and then hang.",
         "Set the same MTU at both ends, best 9000.",
+    ),
+    Known(
+        "rail_blocked",
+        WARN,
+        "Full frames do not get through",
+        "Small packets arrive and full ones do not: connections begin and then hang, NCCL above all.",
+        "Set the same MTU at both ends and on every switch between, best 9000; check with `ping -M do -s 8972 -I INTERFACE PEER`.",
+    ),
+    Known(
+        "rail_silent",
+        WARN,
+        "A rail does not answer",
+        "The other end does not answer on this rail: half of the bandwidth, or all of it, is not there.",
+        "Check the cable, both interfaces' addresses, and that both ends are in one subnet.",
     ),
     Known(
         "fabric_link_local",
@@ -330,6 +373,34 @@ _ROWS = (
         "Turn on time synchronisation on the node (timedatectl set-ntp true).",
     ),
     Known(
+        "clock_unsynchronized",
+        WARN,
+        "Nothing keeps the clock right",
+        "It will drift: times in logs stop fitting together, and certificates and tokens are refused one day.",
+        "`sudo timedatectl set-ntp true`, or install chrony.",
+    ),
+    Known(
+        "gpu_errors",
+        WARN,
+        "The driver reported errors",
+        "An Xid says that a program or the GPU itself failed; some end every engine that uses it.",
+        "Look the code up in NVIDIA's list of Xid errors; one that comes again without a change of software is a hardware fault.",
+    ),
+    Known(
+        "mig_on",
+        WARN,
+        "MIG is on",
+        "A process gets one instance at most, with its share of the memory: tensor parallel over instances does not work.",
+        "Size the model for one instance, or turn MIG off with `sudo nvidia-smi -i INDEX -mig 0` when nobody uses the GPU.",
+    ),
+    Known(
+        "gpus_mixed",
+        WARN,
+        "Different GPUs",
+        "Tensor parallel is sized by the smallest and paced by the slowest of them, and not every build has code for all.",
+        "Use GPUs of one kind for one engine: name them in `--gpus` or CUDA_VISIBLE_DEVICES.",
+    ),
+    Known(
         "temperature_high",
         WARN,
         "GPU is hot",
@@ -351,6 +422,13 @@ _ROWS = (
         "Install Docker and the NVIDIA container toolkit, or choose the process runtime.",
     ),
     Known(
+        "docker_snap",
+        WARN,
+        "Docker comes as a snap",
+        "It sees only homes and its own folders: models elsewhere can't be mounted, and the NVIDIA runtime often does not work.",
+        "Remove the snap and install Docker from its own packages; images have to be loaded again.",
+    ),
+    Known(
         "toolkit_missing",
         WARN,
         "No NVIDIA container toolkit",
@@ -363,6 +441,13 @@ _ROWS = (
         "No NVIDIA driver",
         "The command nvidia-smi is missing or finds no driver: only CPU builds run here.",
         "Install the NVIDIA driver, if this machine has a GPU.",
+    ),
+    Known(
+        "limits_low",
+        WARN,
+        "Low limits of the login",
+        "A plain process inherits them: many connections fail with too many open files, RDMA with ENOMEM.",
+        "Raise nofile and memlock in /etc/security/limits.d and log in again.",
     ),
     Known(
         "unreadable",
@@ -380,6 +465,13 @@ _ROWS = (
         "Nothing to do if that is meant; else check nvidia-smi on the node.",
     ),
     Known(
+        "gpu_memory_unknown",
+        NOTE,
+        "A GPU does not tell its memory",
+        "Whether a model fits can't be worked out for it.",
+        "Run `nvidia-smi -q -d MEMORY` on the node; on unified memory nothing is missing.",
+    ),
+    Known(
         "memory_ours",
         NOTE,
         "A deployment runs here",
@@ -392,6 +484,20 @@ _ROWS = (
         "Sudo asks for a password",
         "Units can't be stopped and the page cache can't be dropped from here.",
         "Allow the listed commands for this user with NOPASSWD in /etc/sudoers.d, or run them by hand.",
+    ),
+    Known(
+        "ssh_limits_low",
+        NOTE,
+        "sshd allows little at a time",
+        "Steps and log lines wait for each other; several workers at once may be refused.",
+        "Raise MaxSessions and MaxStartups in /etc/ssh/sshd_config to their defaults (10 and 10:30:100) or more.",
+    ),
+    Known(
+        "launchers_found",
+        NOTE,
+        "Launch scripts are there",
+        "Somebody can start an engine past sparkweb with them, or has: the watch will then say what replaced a deployment.",
+        "Nothing to do; a deployment made of what they start leaves one place that knows what runs.",
     ),
     Known(
         "no_internet",
@@ -413,6 +519,13 @@ _ROWS = (
         "RDMA tools not installed",
         "The kernel's own files were read instead; nothing is missing for a deployment.",
         "Install infiniband-diags and rdma-core to look at the fabric by hand.",
+    ),
+    Known(
+        "cma_empty",
+        NOTE,
+        "No contiguous memory is reserved",
+        "On some kernels RDMA then fails to register memory (ibv_reg_mr: ENOMEM).",
+        "If NCCL fails so, boot with `cma=64M` or use the kernel that NVIDIA ships for the Spark.",
     ),
     Known(
         "inside_a_container",

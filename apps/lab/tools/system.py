@@ -344,7 +344,8 @@ async def ps(call: Call) -> int:
         word = words.pop(0)
         if word in ("-o", "o", "-eo", "-Ao", "-axo", "axo", "-e -o", "--format") or re.fullmatch(r"-?[aexwA]*o", word):
             every = every or any(letter in word for letter in "eAx")
-            names += [part for part in re.split(r"[,\s]+", words.pop(0) if words else "") if part]
+            columns = re.split(r"[,\s]+", words.pop(0) if words else "")
+            names += [re.sub(r":\d+(?==|$)", "", part) for part in columns if part]
         elif word.startswith("-o") and len(word) > 2:
             names += word[2:].split(",")
         elif word in ("-p", "--pid", "p") or re.fullmatch(r"-p[\d,]+", word) or word.startswith("--pid="):
@@ -590,6 +591,33 @@ async def busctl(call: Call) -> int:
         await call.out("b false\n")
         return 0
     return await call.fail("Failed to get property: Unknown property or interface.\n", 1)
+
+
+SSHD = """port 22
+logingracetime 120
+x11displayoffset 10
+maxauthtries 6
+maxsessions 10
+clientaliveinterval 0
+clientalivecountmax 3
+usedns no
+allowtcpforwarding yes
+allowstreamlocalforwarding yes
+disableforwarding no
+maxstartups 10:30:100
+permitopen any
+permitlisten any
+"""
+
+
+@tool("sshd")
+async def sshd(call: Call) -> int:
+    if "-V" in call.arguments:
+        return await call.fail("OpenSSH_9.6p1 Ubuntu-3ubuntu13.14, OpenSSL 3.0.13 30 Jan 2024\n", 0)
+    if not call.root:
+        return await call.fail("sshd: no hostkeys available -- exiting.\n", 1)
+    await call.out(SSHD)
+    return 0
 
 
 @tool("sync")

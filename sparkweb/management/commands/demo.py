@@ -18,9 +18,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.diagnosis.refusal import Refused
 from scripts.openssh import OpenSshProblem, OpenSshServer
-from sparkweb import demo, outcome
+from sparkweb import demo, env, outcome
 from sparkweb.holding import CannotStart, interruptible
-from sparkweb.management.commands.up import prepare
+from sparkweb.management.commands.up import prepare_sound
 from sparkweb.supervising import Stack, free_port
 
 FACTOR = 48.0
@@ -51,7 +51,7 @@ class Command(BaseCommand):
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
         try:
             say("preparing the database")
-            prepare()
+            prepare_sound(with_redis=bool(env.text("REDIS_URL")))
             stack.start()
             with self._world(options) as play:  # the machines start while the stack does
                 stack.wait_ready()

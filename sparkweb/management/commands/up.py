@@ -24,6 +24,13 @@ def prepare() -> None:
     load_shipped()
 
 
+def prepare_sound(*, with_redis: bool) -> None:
+    """Like `prepare`, for an installation that is sound before and after. Raises CommandError with what is wrong."""
+    refuse_broken(checks.database_writable() or checks.key_opens_what_is_stored())
+    prepare()
+    refuse_broken(checks.problems(with_redis=with_redis))
+
+
 def refuse_broken(found: Sequence[CheckMessage]) -> None:
     """Raises CommandError with what is wrong and the way on."""
     if found:
@@ -34,9 +41,7 @@ class Command(BaseCommand):
     help = "Start web, worker, beat and (unless REDIS_URL is set) Redis, and keep them running until Ctrl-C."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        refuse_broken(checks.database_writable() or checks.key_opens_what_is_stored())
-        prepare()
-        refuse_broken(checks.problems(with_redis=bool(env.text("REDIS_URL"))))
+        prepare_sound(with_redis=bool(env.text("REDIS_URL")))
         settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # WhiteNoise warns where it is missing
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
         interruptible()

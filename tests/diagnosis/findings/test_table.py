@@ -11,21 +11,32 @@ from typing import Any
 import pytest
 
 from apps.diagnosis.findings import SEVERITIES, TABLE, Finding, findings
+from apps.diagnosis.findings.links import rails_to
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import (
     Address,
+    Checkout,
     Container,
     Disk,
     Docker,
+    EngineProcess,
     Gpu,
+    GpuError,
+    GpuProcess,
     Gpus,
     Hca,
     Image,
     Killed,
+    Launcher,
     Listener,
     Memory,
+    MigInstance,
     Privileges,
+    RailPing,
     Software,
+    SshServer,
+    Starts,
+    TimeSync,
     Unit,
 )
 from tests.plan import sheets as made
@@ -84,6 +95,23 @@ def vllm(name: str = "vllm_node", **more: Any) -> Container:
 UNIT = Unit("vllm-cluster.service", active="active", enabled="enabled", containers=("vllm_node",), vendor=False)
 SPEC = {"image": "old:latest", "model_path": made.MODEL_PATH, "runtime": "docker", "cluster": "ray"}
 FABRIC = ("enp1s0f0np0", "enP2p1s0f0np0")
+H200 = Gpu(0, "NVIDIA H200", "00000000:00:06.0", memory_total_mib=143771)
+PROCESS = EngineProcess(
+    4242,
+    Starts("vllm", "Qwen/Qwen3-8B", port=8000),
+    user="bob",
+    command="/home/bob/venv/bin/python3 /home/bob/venv/bin/vllm serve Qwen/Qwen3-8B",
+    gpu_bytes=92 * GIB,
+    venv="/home/bob/venv",
+    ports=(8000,),
+)
+SSHD = SshServer("9.6p1", 10, 10, 100, "yes", "any", source="sshd -T")
+USER_UNIT = Unit(
+    "llama.service", active="active", enabled="enabled", exec_start="/usr/bin/llama-server -m a.gguf", vendor=False
+)
+SCRIPT = Launcher("/home/bob/run.sh", (Starts("vllm", "a/b", image="vllm-node", port=8000),))
+RAIL = RailPing("enp1s0f0np0", "192.168.200.13", 9000, "ok")
+PROCESS_SPEC = {"runtime": "process", "executable": "/opt/venv/bin/vllm"}
 
 # name -> sheets (and spec) that have the finding, and the nearest ones that have not
 CASES: dict[str, tuple[Any, Any]] = {
@@ -92,6 +120,67 @@ CASES: dict[str, tuple[Any, Any]] = {
     "driver_not_running": (one(gpus=Gpus(problem="driver_not_running")), one()),
     "gpu_failed": (one(gpus=Gpus(problem="something_new")), one(gpus=gpus(problem="bad_query_field"))),
     "gpu_denied": (one(gpus=Gpus(problem="gpu_denied")), one()),
+    "gpu_missing": (
+        one(gpus=Gpus("580.95.05", gpus=(H200,), on_bus=("0000:00:06.0", "0000:00:07.0"))),
+        one(
+            gpus=Gpus("580.95.05", gpus=(H200,), on_bus=("0000:00:06.0", "0000:00:07.0")),
+            machine=machine(virtualization="lxc"),
+        ),
+    ),
+    "mig_on": (
+        one(gpus=gpus(gpus=(replace(H200, mig="Enabled", instances=(MigInstance(1, profile="3g.71gb"),)),))),
+        one(gpus=gpus(gpus=(replace(H200, mig="Disabled"),))),
+    ),
+    "gpus_mixed": (
+        one(gpus=gpus(gpus=(H200, Gpu(1, "NVIDIA L40S", memory_total_mib=46068)))),
+        one(gpus=gpus(gpus=(H200, replace(H200, index=1)))),
+    ),
+    "gpu_memory_unknown": (
+        one(gpus=gpus(gpus=(replace(H200, memory_total_mib=None),))),
+        one(gpus=gpus(gpus=(replace(H200, memory_total_mib=None, unified=True),))),
+    ),
+    "gpu_errors": (
+        one(gpu_errors=(GpuError(79, "0000:01:00", 1, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."),)),
+        one(gpu_errors=()),
+    ),
+    "ssh_forwarding_off": (
+        one(ssh_server=replace(SSHD, tcp_forwarding="no")),
+        one(ssh_server=replace(SSHD, tcp_forwarding="local")),
+    ),
+    "ssh_limits_low": (
+        one(ssh_server=replace(SSHD, max_sessions=1)),
+        one(ssh_server=replace(SSHD, max_sessions=None, startups_begin=None)),
+    ),
+    "engine_process": (one(processes=(PROCESS,)), one(processes=(replace(PROCESS, container="vllm_node"),))),
+    "user_units_restart": (
+        one(user_units=(USER_UNIT,)),
+        one(user_units=(replace(USER_UNIT, active="inactive", enabled="disabled"),)),
+    ),
+    "launchers_found": (
+        one(launchers=(SCRIPT,), checkouts=()),
+        one(launchers=(SCRIPT,), checkouts=(), units=(replace(UNIT, exec_start="/home/bob/run.sh"),)),
+    ),
+    "rail_blocked": (
+        one(rails=(replace(RAIL, result="too_long", mtu_bytes=1500),)),
+        one(rails=(RAIL,)),
+    ),
+    "rail_silent": (one(rails=(replace(RAIL, result="no_answer"),)), one(rails=(replace(RAIL, result=None),))),
+    "clock_unsynchronized": (
+        one(time_sync=TimeSync(synchronized=False, ntp=False)),
+        one(time_sync=TimeSync(synchronized=False, service="chrony")),
+    ),
+    "docker_snap": (
+        one(docker=Docker(True, "28.1", root="/var/snap/docker/common/var-lib-docker", snap=True)),
+        one(docker=Docker(True, "28.1", root="/var/lib/docker", snap=False)),
+    ),
+    "limits_low": (
+        (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), PROCESS_SPEC),
+        (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), SPEC),
+    ),
+    "cma_empty": (
+        one(memory=memory(cma_total_bytes=0), machine=machine(kernel="7.0.0-1019-nvidia")),
+        one(memory=memory(cma_total_bytes=None), machine=machine(kernel="7.0.0-1019-nvidia")),
+    ),
     "image_arch": (
         (one(images=(replace(OLD_IMAGE, arch="amd64"),), software=(VLLM,)), SPEC),
         (one(images=(replace(OLD_IMAGE, arch=None),), software=(VLLM,)), SPEC),
@@ -108,7 +197,7 @@ CASES: dict[str, tuple[Any, Any]] = {
     "docker_denied": (one(docker=Docker(True, problem="docker_denied")), one()),
     "docker_missing": (
         one(docker=Docker(False)),
-        (one(docker=Docker(False)), {"runtime": "process", "executable": "/opt/venv/bin/vllm"}),
+        (one(docker=Docker(False)), PROCESS_SPEC),
     ),
     "toolkit_missing": (one(docker=Docker(True, runtimes=("runc",))), one(docker=Docker(True, runtimes=()))),
     "disk_full": (one(disks=(Disk("/", available_bytes=GIB),)), one(disks=(Disk("/", available_bytes=None),))),
@@ -264,6 +353,62 @@ def test_nothing_is_known_of_an_empty_sheet() -> None:
     (finding,) = findings({"node": Sheet("node", 1.0)})
     assert finding.name == "unreadable"
     assert finding.sentence == "machine, memory, gpus, docker and interfaces of node could not be read"
+
+
+def test_a_plain_process_is_told_as_a_person_would() -> None:
+    worker = EngineProcess(4300, Starts("vllm"), parent=4242, user="bob", command="VLLM::EngineCore", gpu_bytes=4 * GIB)
+    (found,) = [each for each in findings(one(processes=(PROCESS, worker))) if each.name == "engine_process"]
+    assert found.sentence == (
+        "vllm runs on spark-1 as a plain process of bob (pid 4242, port 8000, 96.0 GiB, from /home/bob/venv)"
+    )
+    assert found.remedy == "Ask bob. `kill 4242` ends it (as bob or root)."
+    assert found.evidence.startswith("4242 /home/bob/venv/bin/python3")
+    assert found.values["models"] == ["Qwen/Qwen3-8B"]
+
+
+def test_a_plain_process_that_listens_everywhere_is_exposed() -> None:
+    for listener in (Listener("0.0.0.0", 8000, 4242, "python3"), Listener("0.0.0.0", 8000)):
+        found = read(one(processes=(PROCESS,), containers=(), listeners=(listener,)))
+        assert found["exposed"].sentence.startswith("Port 8000 (vllm process 4242)")
+
+
+def test_memory_is_held_by_a_process_with_a_name() -> None:
+    held = gpus(processes=(GpuProcess(4242, "python3", 92 * 1024, "C", 0),))
+    assert (
+        "vllm process 4242 of bob" in read(one(gpus=held, processes=(PROCESS,), containers=()))["memory_held"].sentence
+    )
+
+
+def test_what_a_users_own_units_bring_back_says_when() -> None:
+    unit = replace(USER_UNIT, containers=("llama",))
+    at_boot = one(user_units=(unit,), privileges=Privileges("all", linger=True, remove_ipc=False))
+    at_login = one(user_units=(unit,), privileges=Privileges("all", linger=False, remove_ipc=False))
+    assert "at every boot (its user lingers)" in read(at_boot)["user_units_restart"].meaning
+    assert "when its user logs in" in read(at_login)["user_units_restart"].meaning
+
+
+def test_what_a_launcher_would_start_is_the_evidence() -> None:
+    kit = Checkout(
+        "/home/bob/spark-vllm-docker", "https://github.com/eugr/spark-vllm-docker.git", "main", "f" * 40, changed=2
+    )
+    found = read(one(launchers=(SCRIPT,), checkouts=(kit,)))["launchers_found"]
+    assert found.sentence == "spark-vllm-docker and /home/bob/run.sh on spark-1 can start engines past sparkweb"
+    assert "ffffffffffff, 2 files changed" in found.evidence
+    assert "/home/bob/run.sh starts vllm: model a/b, image vllm-node, port 8000" in found.evidence
+
+
+def test_a_programs_own_xid_is_a_note() -> None:
+    assert read(one(gpu_errors=(GpuError(31, "0000:01:00"),)))["gpu_errors"].severity == "note"
+    assert (
+        read(one(gpu_errors=(GpuError(31, "0000:01:00"), GpuError(79, "0000:01:00"))))["gpu_errors"].severity == "warn"
+    )
+
+
+def test_rails_are_those_of_a_common_subnet() -> None:
+    assert set(rails_to(SPARK, [SPARK, OTHER])) == {
+        ("enp1s0f0np0", "192.168.200.13"),
+        ("enP2p1s0f0np0", "192.168.201.13"),
+    }
 
 
 def test_worst_first() -> None:
