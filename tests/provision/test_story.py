@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from apps.deployments import services as deployments
 from apps.facts.sheet import Sheet
 from apps.inventory import services as inventory
-from apps.runs import provisioning
-from tests.provision.conftest import SECOND, text_of
+from apps.recipes.models import Recipe
+from apps.recipes.services import current_version, load_shipped
+from apps.runs import provisioning, services
+from tests.provision.conftest import ADMIN, HEAD, SECOND, ended, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OWNERS = ("", "networkd", "networkmanager", "netplan")
@@ -47,3 +50,22 @@ def test_a_port_that_was_down_ends_active_and_goes_back(pair, owner):
     assert pair.files() == files
     assert links(inventory.latest_sheet(pair.second)) == links(before)
     assert SECOND in back.plan["nodes"]
+
+
+def test_qwen_launches_over_the_fabric_that_was_just_set_up(pair):
+    pair.bare("netplan")
+    pair.done()
+    load_shipped()
+    version = current_version(Recipe.objects.get(slug="qwen3.5-122b-a10b-fp8"))
+    deployment = deployments.create(
+        ADMIN, name="qwen3.5-122b", body=version.body, nodes=[HEAD, SECOND], recipe_version=version
+    )
+    wanted = services.preview(ADMIN, deployment, story="launch")
+    asked = [item for problem in wanted.problems if problem.severity == "consent" for item in problem.clear]
+    clear = services.clear_from([{**item, "disable": False} for item in asked])
+    plan = services.preview(ADMIN, deployment, story="launch", clear=clear)
+    assert not plan.refused, plan.refused
+    run = services.start(ADMIN, deployment, story="launch", digest=plan.digest, reason="over it", clear=clear)
+    run = ended(run, 150)
+    assert run.state == "succeeded", (run.reason, run.evidence, text_of(run)[-2000:])
+    assert "192.168.200.11" in text_of(run)  # the second node's new address, as Ray and the engine say it
