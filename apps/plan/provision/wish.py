@@ -35,7 +35,7 @@ OFFERS: tuple[Offer, ...] = (
     Offer(
         "toolkit",
         "GPU in containers",
-        "registers the NVIDIA container toolkit with Docker and restarts Docker when no container runs",
+        "registers the NVIDIA container toolkit with Docker and has Docker read its settings again; no container is touched",
         ("toolkit_missing",),
     ),
     Offer(
