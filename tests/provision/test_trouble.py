@@ -24,7 +24,9 @@ def test_a_node_that_nobody_reaches_puts_its_network_back_alone(pair):
     run = ended(pair.start(**FABRIC, revert_s=8), 120)
     assert (run.state, run.reason) == ("failed", "fabric_reverted"), (run.reason, run.evidence, text_of(run)[-2000:])
     assert (before / "var/lib/sparkweb/fabric").read_text() == "reverted\n"
-    assert {name for name in pair.files() if not name.startswith("var/lib/sparkweb")} == set(files) - {"var/lib/sparkweb"}
+    assert {name for name in pair.files() if not name.startswith("var/lib/sparkweb")} == set(files) - {
+        "var/lib/sparkweb"
+    }
     pair.probe()
     links = {one.name: one for one in inventory.latest_sheet(pair.second).interfaces or ()}
     assert links["enp1s0f0np0"].up is False and links["enP2p1s0f0np0"].mtu == 1500
@@ -108,7 +110,9 @@ def test_what_somebody_changed_since_is_not_put_back(pair):
     back = pair.restored()
     assert (back.state, back.reason) == ("failed", "changed_since"), back.evidence
     assert file.read_text().endswith("# mine\n")
-    assert inventory.latest_sheet(pair.second).setup.ntp  # undone newest first: nothing before it was touched, or all of it
+    assert inventory.latest_sheet(
+        pair.second
+    ).setup.ntp  # undone newest first: nothing before it was touched, or all of it
     file.unlink()
     assert pair.restored().state == "succeeded"
 
