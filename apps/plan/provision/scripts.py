@@ -279,7 +279,8 @@ $links
 END
 sed -n 's/^link=/before: /p' "$record/values"
 echo armed >"$state"; chmod 644 "$state"
-env -u SPARKWEB_KEEPER -u SPARKWEB_JOB -u SPARKWEB_SUDO setsid /bin/sh -c "$watch" sparkweb-watch "$record" "$revert_s" "$state" </dev/null >/dev/null 2>&1 &
+env -u SPARKWEB_KEEPER -u SPARKWEB_JOB -u SPARKWEB_SUDO setsid \
+  /bin/sh -c "$watch" sparkweb-watch "$record" "$revert_s" "$state" </dev/null >/dev/null 2>&1 &
 echo "this node puts its network back by itself in $revert_s s unless it is told to keep it"
 used=" $(printf '%s\n' "$links" | cut -d" " -f3 | sort -u | tr '\n' ' ')"
 case $used in *" netplan "*)
