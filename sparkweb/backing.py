@@ -4,7 +4,7 @@ The database's part is, by `kind`:
   sqlite  a copy made by SQLite's online backup
   pgdump  what pg_dump wrote (custom format)
   jsonl   one JSON object a line, in the order of their tables: for every database, and from one kind to the other
-Sessions are left out: after a restore everybody signs in again.
+Sessions are left out: after a restore everybody signs in again. So are passwords that were given for one run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sparkweb import backing_trail
 
 FORMAT = 1
 KINDS = ("sqlite", "pgdump", "jsonl")
-SESSIONS = "django_session"
+FORGOTTEN = ("runs_passing", "django_session")  # tables whose rows no copy holds
 _LEFT_OUT = ("sessions", "contenttypes", "auth")  # migrate fills the last two; nothing of ours points to them
 _PIECE = 1 << 20
 
@@ -150,7 +150,8 @@ def _copy_sqlite(member: Path, snapshot: str) -> None:
     try:
         connection.connection.backup(copy, pages=-1)
         copy.execute("PRAGMA journal_mode=DELETE")
-        copy.execute(f"DELETE FROM {SESSIONS}")  # noqa: S608 - a constant
+        for table in FORGOTTEN:
+            copy.execute(f"DELETE FROM {table}")  # noqa: S608 - a constant
         copy.commit()
         copy.execute("VACUUM")  # what was deleted is gone from the file too
     finally:
@@ -163,7 +164,7 @@ def _dump_postgresql(member: Path, snapshot: str) -> None:
         "--format=custom",
         "--no-owner",
         "--no-privileges",
-        f"--exclude-table-data={SESSIONS}",
+        *(f"--exclude-table-data={table}" for table in FORGOTTEN),
         *([f"--snapshot={snapshot}"] if snapshot else []),
         f"--file={member}",
     )
@@ -190,7 +191,8 @@ def portable_models() -> list[type[models.Model]]:
     """Those with rows of ours, each after what it points to."""
     ours = [app for app in apps.get_app_configs() if app.label not in _LEFT_OUT]
     ordered = serializers.sort_dependencies([(app, None) for app in ours], allow_cycles=True)
-    waiting = [model for model in ordered if model._meta.managed and not model._meta.proxy]
+    kept = [model for model in ordered if model._meta.db_table not in FORGOTTEN]
+    waiting = [model for model in kept if model._meta.managed and not model._meta.proxy]
     done: list[type[models.Model]] = []
     while waiting:
         ready = [m for m in waiting if _points_to(m) <= set(done) | {m}] or waiting[:1]
@@ -214,7 +216,7 @@ def _manifest(kind: str, member: Path) -> Manifest:
         sha256=_sha256(member),
         bytes=member.stat().st_size,
         migrations=tuple(sorted(f"{app}.{name}" for app, name in MigrationRecorder(connection).applied_migrations())),
-        rows={table: count for table, count in _row_counts().items() if table != SESSIONS},
+        rows={table: count for table, count in _row_counts().items() if table not in FORGOTTEN},
         audit_entries=Entry.objects.count(),
         audit_head=head.hash if head else GENESIS,
         key_check=key_check(settings.SPARKWEB_KEY),
@@ -536,8 +538,8 @@ def _empty_tables() -> None:
     editor = SimpleNamespace(connection=connection)
     protection.backwards(None, editor)
     with connection.cursor() as cursor:
-        for model in [*reversed(portable_models()), apps.get_model("sessions", "Session")]:
-            cursor.execute(f"DELETE FROM {connection.ops.quote_name(model._meta.db_table)}")  # noqa: S608 - quoted
+        for table in [*FORGOTTEN, *(model._meta.db_table for model in reversed(portable_models()))]:
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")  # noqa: S608 - quoted
     protection.forwards(None, editor)
 
 
