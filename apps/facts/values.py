@@ -285,10 +285,11 @@ class ModelFolder:
 class Software:
     """What is inside a container, an image or a venv."""
 
-    where: str  # container:NAME, image:REF, venv:PATH
-    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl
+    where: str  # container:NAME, image:REF, venv:PATH (conda's too), user:PATH, system:PATH
+    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl, cuda
     cuda_arch_list: str | None = None
     image_id: str | None = None
+    whole: bool = True  # every package was asked; False: what an image's variables or its build happened to name
 
 
 @dataclass(frozen=True)
