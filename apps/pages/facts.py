@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.diagnosis.findings.engines import words_of
 from apps.diagnosis.findings.machine import skew_of
+from apps.diagnosis.findings.services import owner_of
 from apps.facts.network import ipv4, management
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import EngineProcess, Gpu, Hca, Interface, Unit
@@ -391,13 +392,11 @@ def _ports(sheet: Sheet) -> Group:
     raw = _raw(sheet, "listeners")
     if sheet.listeners is None:
         return Group("Listening ports", evidence=raw, missing=UNREAD)
-    owners: dict[tuple[int, str], str] = {}
+    found: dict[tuple[int, str], list[str]] = {}
     for one in sheet.listeners:
-        owners[one.port, one.program or "unknown"] = ", ".join(
-            filter(None, (owners.get((one.port, one.program or "unknown")), one.address))
-        )
-    rows = tuple((port, program, addresses) for (port, program), addresses in sorted(owners.items()))
-    return Group("Listening ports", (), ("Port", "Program", "Addresses"), rows, raw)
+        found.setdefault((one.port, owner_of(sheet, one) or "unknown"), []).append(one.address)
+    rows = tuple((port, owner, ", ".join(dict.fromkeys(where))) for (port, owner), where in sorted(found.items()))
+    return Group("Listening ports", (), ("Port", "Owner", "Addresses"), rows, raw)
 
 
 def _models(sheet: Sheet) -> Group:
