@@ -450,7 +450,7 @@ class UserUnitsFact(Fact):
     script = (
         r"""
 [ -n "$XDG_RUNTIME_DIR" ] || XDG_RUNTIME_DIR=/run/user/$(id -u); export XDG_RUNTIME_DIR
-systemctl --user list-units --no-legend --no-pager >/dev/null || exit $?
+systemctl --user list-units --no-legend --no-pager >/dev/null || exit 0
 manager='systemctl --user'
 kept() {
   awk 'BEGIN { RS = ""; FS = "\n"; ORS = "\n\n" } {
@@ -469,4 +469,4 @@ kept() {
         shown, scripts = from_show(evidence.stdout)
         if shown:
             return tuple(each for each in joined((), {}, shown, scripts) if matters(each))
-        return () if evidence.exit_code == 0 or problem(evidence) else None
+        return () if problem(evidence) or (evidence.exit_code == 0 and not evidence.stderr.strip()) else None
