@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -86,6 +87,8 @@ def test_a_database_that_is_away_is_said_and_comes_back(
         assert anyone.get("/healthz").status_code == 200
         answer = anyone.get("/readyz")
         assert answer.status_code == 503 and answer.json()["database"]["ok"] is False
+        told = (tmp_path / "log").read_text()
+        assert "Traceback" not in told and re.search(r"ERROR django.request: .*/nodes \(OperationalError: ", told), told
         way.open()
         until = time.monotonic() + 30
         while (answer := anyone.get("/api/v1/nodes", headers=bearer)).status_code != 200:
