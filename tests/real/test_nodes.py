@@ -151,9 +151,7 @@ def test_a_stopped_docker_is_not_called_missing(product: Product) -> None:
 
 def test_a_replaced_host_key_stops_the_node_until_an_admin_pins_it(product: Product) -> None:
     node, path = product.nodes.second, f"nodes/{product.ids[SECOND]}"
-    fresh = (
-        "rm -f /etc/ssh/ssh_host_*_key* && ssh-keygen -A >/dev/null && systemctl restart ssh && pkill -f 'sshd: spark'"
-    )
+    fresh = "rm -f /etc/ssh/ssh_host_*_key* && ssh-keygen -A >/dev/null && systemctl restart ssh && pkill -f '[s]shd: spark'"
     deployment = product.deployment("replaced")
     product.nodes.inside(SECOND, "sh", "-c", fresh, check=False)
     assert product.failed(product.ask(f"{path}/probe", {})["run"], 90)["reason"] == "host_key_changed"
