@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ import httpx
 import pytest
 from django.conf import settings as configured
 from django.test import Client
+from pytest_django.fixtures import SettingsWrapper
 
 from apps.people.models import User
 from scripts import real_nodes_door
@@ -156,6 +158,21 @@ def test_a_nul_character_in_a_form_or_a_cookie(admin: Client) -> None:
     odd = Client()
     odd.cookies[configured.SESSION_COOKIE_NAME] = "0123456789\0abc"
     assert odd.get("/nodes").status_code == 302  # nobody's session: to the sign-in
+
+
+@pytest.mark.parametrize(
+    ("origins", "banner"),
+    [
+        (("http://sparkweb.example:8000",), True),
+        (("http://127.0.0.1:8000", "http://localhost:8000"), False),
+        (("https://sparkweb.example",), False),  # a proxy ends TLS, so the request itself is plain
+    ],
+)
+def test_the_banner_goes_by_the_origins(
+    admin: Client, settings: SettingsWrapper, origins: tuple[str, ...], banner: bool
+) -> None:
+    settings.REACH = replace(settings.REACH, origins=origins)
+    assert ("Plain HTTP" in admin.get("/").content.decode()) is banner
 
 
 def test_the_demo_refuses_a_database_that_up_refuses(tmp_path: Path, databases: Databases) -> None:
