@@ -11,13 +11,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from django.conf import settings as configured
 from django.test import Client
-from pytest_django.fixtures import SettingsWrapper
 
 from apps.people.models import User
 from scripts import real_nodes_door
@@ -168,9 +168,7 @@ def test_a_nul_character_in_a_form_or_a_cookie(admin: Client) -> None:
         (("https://sparkweb.example",), False),  # a proxy ends TLS, so the request itself is plain
     ],
 )
-def test_the_banner_goes_by_the_origins(
-    admin: Client, settings: SettingsWrapper, origins: tuple[str, ...], banner: bool
-) -> None:
+def test_the_banner_goes_by_the_origins(admin: Client, settings: Any, origins: tuple[str, ...], banner: bool) -> None:
     settings.REACH = replace(settings.REACH, origins=origins)
     assert ("Plain HTTP" in admin.get("/").content.decode()) is banner
 
