@@ -43,6 +43,7 @@ def groups(sheet: Sheet) -> list[Group]:
         _images(sheet),
         _units(sheet),
         _user_units(sheet),
+        _boot_jobs(sheet),
         _network(sheet),
         _ports(sheet),
         _models(sheet),
@@ -345,6 +346,16 @@ def _user_units(sheet: Sheet) -> Group:
     if sheet.user_units is None:
         return Group("The user's own units", evidence=raw, missing=_missing(sheet, "user-units"))
     return Group("The user's own units", (), UNIT_HEADS, tuple(map(_unit, sheet.user_units)), raw)
+
+
+def _boot_jobs(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "boot-jobs")
+    if sheet.boot_jobs is None:
+        return Group("At boot by cron and rc.local", evidence=raw, missing=_missing(sheet, "boot-jobs"))
+    rows = tuple(
+        (one.where, one.user or "", one.command, ", then ".join(map(words_of, one.starts))) for one in sheet.boot_jobs
+    )
+    return Group("At boot by cron and rc.local", (), ("Where", "User", "Command", "Starts"), rows, raw)
 
 
 def _port(port: Hca) -> str:
