@@ -458,6 +458,14 @@ def test_an_old_image_beside_a_new_one_is_a_note() -> None:
     assert read(one(software=(VLLM, new)))["image_too_old"].severity == "note"
 
 
+def test_an_old_image_is_told_once_for_all_its_containers() -> None:
+    inside = [replace(VLLM, where=f"container:{name}") for name in ("chat", "embed")]
+    found = [each for each in findings(one(software=tuple(inside))) if each.name == "image_too_old"]
+    assert [each.sentence for each in found] == [
+        "vLLM 0.14.0rc2 in container chat and container embed on spark-1 is too old for Qwen3.5-122B-A10B-FP8"
+    ]
+
+
 def test_only_the_nodes_of_the_spec() -> None:
     spec = {"nodes": ["spark-5be3"]}
     assert {node for finding in findings(made.pair(), spec=spec) for node in finding.nodes} == {"spark-5be3"}
