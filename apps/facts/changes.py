@@ -43,6 +43,7 @@ def changes(before: Sheet, after: Sheet) -> list[Change]:
         *_units(before.user_units, after.user_units, whose="the user's unit"),
         *_processes(before.processes, after.processes),
         *_checkouts(before, after),
+        *_boot_jobs(before, after),
         *_interfaces(before.interfaces, after.interfaces),
         *_fabric(before, after),
         *_listeners(before, after),
@@ -56,7 +57,18 @@ def changes(before: Sheet, after: Sheet) -> list[Change]:
 def _pair(group: str, subject: str, old: Any, new: Any, *, called: str = "") -> Iterator[Change]:
     """A plain value that is known on both sides and differs."""
     if old is not None and new is not None and old != new:
-        yield Change(group, subject, f"{called or subject} is {new}, was {old}", str(old), str(new))
+        before, after = _said(old), _said(new)
+        yield Change(group, subject, f"{called or subject} is {after}, was {before}", before, after)
+
+
+def _said(value: Any) -> str:
+    """Yes and no, lists with commas, ids in short."""
+    if isinstance(value, bool):
+        return _yes(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    text = str(value)
+    return text[7:19] if text.startswith("sha256:") else text
 
 
 def _fields(group: str, old: Any, new: Any, names: Mapping[str, str]) -> Iterator[Change]:
@@ -200,6 +212,15 @@ def _processes(old: tuple[EngineProcess, ...] | None, new: tuple[EngineProcess, 
             yield Change(
                 "processes", str(one.pid), sentence, was.command if was else None, now.command if now else None
             )
+
+
+def _boot_jobs(before: Sheet, after: Sheet) -> Iterator[Change]:
+    for was, now in _matched(before.boot_jobs, after.boot_jobs, lambda each: (each.where, each.user, each.command)):
+        one = now or was
+        if one is not None and (was is None or now is None):
+            word = "starts at boot now" if now else "does not start at boot any more"
+            commands = was.command if was else None, now.command if now else None
+            yield Change("units", one.where, f"{one.command[:200]} ({one.where}) {word}", *commands)
 
 
 def _checkouts(before: Sheet, after: Sheet) -> Iterator[Change]:

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from apps.facts import boot_jobs, docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
 from apps.facts import disk as _disk
-from apps.facts import docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
 from apps.facts import machine as _machine
 from apps.facts import memory as _memory
 from apps.facts import models as _models
@@ -48,10 +48,12 @@ PROBE: tuple[str, ...] = (
     "container-memory",
     "images",
     "image-details",
+    "image-history",
     "units",
     "unit-files",
     "unit-details",
     "user-units",
+    "boot-jobs",
     "processes",
     "launchers",
     "addresses",
@@ -307,6 +309,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         owners=values.of(_memory.OwnersFact),
         gpu_errors=values.of(gpu.GpuErrorsFact),
         rails=values.of(network.RailsFact),
+        boot_jobs=_safely(lambda: _boot_jobs(values, launchers_found)),
         evidence=dict(sections),
     )
 
@@ -348,6 +351,11 @@ def _with_names(gpus: Any, containers: Any) -> Any:
     return gpu.named(gpus, names) if gpus else None
 
 
+def _boot_jobs(values: _Values, found: Any) -> Any:
+    jobs = values.of(boot_jobs.BootJobsFact)
+    return None if jobs is None else boot_jobs.joined(jobs, found[0] if found else ())
+
+
 def _images(values: _Values) -> Any:
     listed, inspected = values.of(docker.ImagesFact), values.of(docker.ImageDetailsFact)
     return None if listed is None and not inspected else docker.joined_images(listed or (), inspected or ())
@@ -384,7 +392,8 @@ def _software(values: _Values, images: Any) -> Any:
     if inside is None and not images:
         return None
     running = {each.image_id for each in inside or ()}
-    return (*(inside or ()), *(each for each in software.in_images(images or ()) if each.image_id not in running))
+    of_images = software.with_history(software.in_images(images or ()), values.of(software.ImageHistoryFact) or ())
+    return (*(inside or ()), *(each for each in of_images if each.image_id not in running))
 
 
 def _internet(values: _Values) -> bool | None:

@@ -285,10 +285,11 @@ class ModelFolder:
 class Software:
     """What is inside a container, an image or a venv."""
 
-    where: str  # container:NAME, image:REF, venv:PATH
-    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl
+    where: str  # container:NAME, image:REF, venv:PATH (conda's too), user:PATH, system:PATH
+    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl, cuda
     cuda_arch_list: str | None = None
     image_id: str | None = None
+    whole: bool = True  # every package was asked; False: what an image's variables or its build happened to name
 
 
 @dataclass(frozen=True)
@@ -360,6 +361,16 @@ class Checkout:
     committed_at: str | None = None  # ISO 8601
     subject: str | None = None
     changed: int | None = None  # tracked files with changes that are not committed
+
+
+@dataclass(frozen=True)
+class BootJob:
+    """What cron or rc.local runs at every boot."""
+
+    where: str  # crontab, /etc/cron.d/…, /etc/rc.local
+    command: str  # secrets masked
+    user: str | None = None
+    starts: tuple[Starts, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from apps.diagnosis.findings.links import rails_to
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import (
     Address,
+    BootJob,
     Checkout,
     Container,
     Disk,
@@ -155,6 +156,10 @@ CASES: dict[str, tuple[Any, Any]] = {
     "user_units_restart": (
         one(user_units=(USER_UNIT,)),
         one(user_units=(replace(USER_UNIT, active="inactive", enabled="disabled"),)),
+    ),
+    "boot_jobs_start": (
+        one(boot_jobs=(BootJob("crontab", "/home/bob/run.sh", "bob", (Starts("vllm", "a/b"),)),)),
+        one(boot_jobs=(BootJob("/etc/cron.d/sync", "/usr/bin/rsync -a /a /b", "root"),)),
     ),
     "launchers_found": (
         one(launchers=(SCRIPT,), checkouts=()),
@@ -451,6 +456,14 @@ def test_an_old_image_beside_a_new_one_is_a_note() -> None:
     new = replace(VLLM, where="image:new", versions={"vllm": "0.17.1"}, image_id="sha256:new")
     assert read(one(software=(VLLM,)))["image_too_old"].severity == "warn"
     assert read(one(software=(VLLM, new)))["image_too_old"].severity == "note"
+
+
+def test_an_old_image_is_told_once_for_all_its_containers() -> None:
+    inside = [replace(VLLM, where=f"container:{name}") for name in ("chat", "embed")]
+    found = [each for each in findings(one(software=tuple(inside))) if each.name == "image_too_old"]
+    assert [each.sentence for each in found] == [
+        "vLLM 0.14.0rc2 in container chat and container embed on spark-1 is too old for Qwen3.5-122B-A10B-FP8"
+    ]
 
 
 def test_only_the_nodes_of_the_spec() -> None:
