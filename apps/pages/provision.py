@@ -44,6 +44,10 @@ class OfferRow:
             return "off"
         return "busy" if self.step.kind == "job" else "warn" if self.step.why.startswith("not done") else "ok"
 
+    @property
+    def drawing(self) -> str:
+        return "wait" if self.tone == "busy" else self.tone
+
 
 @dataclass(frozen=True)
 class NodeRow:
@@ -213,7 +217,8 @@ def _common(request: HttpRequest, source: QueryDict, made: Provisioning | None, 
         "plan": plan,
         "wish": made.wish if made else None,
         "stages": stage_rows(plan) if plan else [],
-        "changes": sum(step.kind in ("job", "key") for step in steps),
+        "changes": sum(bool(step.undo) for step in steps),
+        "anything": any(step.kind in ("job", "key") for step in steps),
         "problems": [(one, TONES[one.severity]) for one in plan.problems] if plan else [],
         "refused": bool(plan and plan.refused),
         "passwords": needed(made),
