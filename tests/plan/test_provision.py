@@ -359,3 +359,52 @@ def test_the_bandwidth_program_measures_over_real_sockets() -> None:
     )
     assert sent.returncode == 0 and "Gb/s over one TCP connection" in sent.stdout
     assert serve.communicate(timeout=20)[0] == "served 1\n"
+
+
+# The network, with the real ip(8) in a network namespace of its own
+
+LINK = """
+mount -t sysfs sysfs /sys; ip link add fab0 type veth peer name fab1; ip link set fab1 up mtu 9000; ip link set fab0 up
+ip addr add 169.254.7.7/16 scope link dev fab0
+show() { ip -o link show dev fab0 | sed 's/.*<\\(.*\\)> mtu \\([0-9]*\\).*/\\1 \\2/'; ip -o -4 addr show dev fab0 | sed 's/.* inet \\([^ ]*\\).*/\\1/'; }
+until_says() { left=100; until [ "$(cat "$state" 2>/dev/null)" = "$1" ] || [ $left = 0 ]; do sleep 0.1; left=$((left - 1)); done; }
+"""
+
+
+def in_namespace(tmp_path: Path, revert_s: int, script: str) -> list[str]:
+    base, state = str(tmp_path / "sparkweb"), str(tmp_path / "sparkweb/fabric")
+    values = {
+        "links": "fab0 192.168.101.12/24 ip", "mtu": "9000", "revert_s": str(revert_s), "state": state, "netplan": "",
+        "watch": scripts.WATCH.strip(),
+    }  # fmt: skip
+    bodies = {
+        "change": scripts.body("fabric", scripts.FABRIC, values, base=base),
+        "keep": scripts.body("fabric", scripts.FABRIC_KEEP, {"state": state}, base=base),
+        "back": scripts.back_body("fabric", "c0de", {"state": state}, after=scripts.FABRIC_BACK, base=base),
+    }
+    for name, text in bodies.items():
+        (tmp_path / name).write_text(text)
+    given = f"state={state}\n{LINK}\ncd {tmp_path}\n{script}"
+    done = subprocess.run(["unshare", "-n", "-m", "sh", "-c", given], capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "permitted" in done.stderr:
+        pytest.skip(f"no network namespace here: {done.stderr.strip()[:80]}")
+    assert not (tmp_path / "sparkweb").exists(), done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+BEFORE, AFTER = ["UP,LOWER_UP 1500", "169.254.7.7/16"], ["UP,LOWER_UP 9000", "192.168.101.12/24"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+def test_a_real_link_goes_back_by_itself_or_stays_when_told(tmp_path: Path) -> None:
+    quiet = ">/dev/null 2>&1"
+    alone = in_namespace(
+        tmp_path, 2, f"sh change c0de {quiet}; show; until_says reverted; show; sh keep c0de | head -1; sh back {quiet}"
+    )
+    assert [one.replace("BROADCAST,MULTICAST,", "") for one in alone[:4]] == AFTER + BEFORE
+    assert alone[4].startswith("sparkweb: fabric_reverted: ")
+    told = in_namespace(
+        tmp_path, 2, f"sh change c0de {quiet}; sh keep c0de; sleep 3; show; sh change c1de; sh back {quiet}; show"
+    )
+    assert told[0] == "the new network stays" and told[3].startswith("nothing to do, because every link is up")
+    assert [one.replace("BROADCAST,MULTICAST,", "") for one in (*told[1:3], *told[4:])] == AFTER + BEFORE

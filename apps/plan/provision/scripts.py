@@ -143,6 +143,7 @@ values owner | while read -r owner folder; do [ ! -d "$folder" ] || chown "$owne
 SUDOERS = r"""
 command -v visudo >/dev/null || fail program_missing "visudo is not there, so nobody could check the file before it counts"
 if same "$file" "$content"; then nothing "$file says exactly this"; fi
+visudo -c || fail sudo_denied "visudo complains about what is there already; nothing was changed"
 remember
 printf '%s' "$content" >"$record/candidate"; chmod 440 "$record/candidate"
 visudo -c -f "$record/candidate" || fail sudo_denied "visudo refuses this file; nothing was changed"
