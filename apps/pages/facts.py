@@ -272,7 +272,7 @@ def _disks(sheet: Sheet) -> Group:
 
 
 def _docker(sheet: Sheet) -> Group:
-    raw = _raw(sheet, "docker", "docker-info", "containers", "container-details", "container-memory")
+    raw = _raw(sheet, "docker", "docker-info", "cdi", "containers", "container-details", "container-memory")
     about = sheet.docker
     pairs: list[tuple[str, Any]] = []
     if about is not None:

@@ -178,6 +178,10 @@ CASES: dict[str, tuple[Any, Any]] = {
         one(docker=Docker(True, "28.1", root="/var/snap/docker/common/var-lib-docker", snap=True)),
         one(docker=Docker(True, "28.1", root="/var/lib/docker", snap=False)),
     ),
+    "cdi_stale": (
+        one(docker=Docker(True, "28.1", cdi_missing=("/usr/lib/libcuda.so.570.1",))),
+        one(docker=Docker(True, "28.1", cdi_missing=())),
+    ),
     "limits_low": (
         (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), PROCESS_SPEC),
         (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), SPEC),
