@@ -73,6 +73,16 @@ class Clear:
 
 
 @dataclass(frozen=True)
+class Other:
+    """Another deployment of ours: what a plan must know of it to call it by its name and to leave it alone."""
+
+    id: int  # as its containers' label sparkweb.deployment says it
+    name: str
+    state: str = ""  # serving, degraded, launching … of states.md
+    spec: Spec | None = None  # of what runs, or ran last, on nodes of this plan; None: nothing of it is there
+
+
+@dataclass(frozen=True)
 class Given:
     """What a planner is told besides spec and sheets."""
 
@@ -83,6 +93,7 @@ class Given:
     healthy: bool | None = (
         None  # what the watch says of the service; None: judge by the sheets alone (False: relaunch it anyway)
     )
+    others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
 
 
 @dataclass(frozen=True)

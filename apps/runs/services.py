@@ -17,6 +17,7 @@ from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
+from apps.deployments.queries import others
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
@@ -282,7 +283,13 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
                 remedy="Copy the item from the plan's problems.",
             )
     healthy = deployment.state == "serving" if deployment.observed or deployment.state == "degraded" else None
-    given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear), healthy=healthy)
+    given = Given(
+        deployment=deployment.pk,
+        revision=revision.number,
+        clear=tuple(clear),
+        healthy=healthy,
+        others=others(deployment, spec.nodes),
+    )
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
 
@@ -335,7 +342,8 @@ def start(
             status=409,
             remedy=problem.remedy,
             evidence=problem.evidence,
-            extra={"node": problem.node, "clear": list(problem.clear)},
+            extra={"node": problem.node, "clear": list(problem.clear)}
+            | ({"deployment": problem.deployment} if problem.deployment else {}),
         )
     try:
         with transaction.atomic():

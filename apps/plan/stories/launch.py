@@ -8,6 +8,7 @@ from typing import Any
 from apps.diagnosis.findings.holders import is_ours
 from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps
+from apps.plan.checks.others import without_theirs
 from apps.plan.engines import command, vllm
 from apps.plan.engines.site import Site, container_name, sites
 from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
@@ -31,6 +32,7 @@ def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -
 def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Plan:
     """A launch or a relaunch; they differ in what is torn down first."""
     found = problems(spec, sheets, given)
+    given = without_theirs(sheets, given)
     places = sites(spec, sheets)
     stages: tuple[Stage, ...] = ()
     if not validate(spec) and places and all(isinstance(place, Site) for place in places):
