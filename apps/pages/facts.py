@@ -269,7 +269,7 @@ def _process(one: EngineProcess, clock: float) -> tuple[Any, ...]:
         duration_words(max(0.0, clock - one.started_unix_s)) if one.started_unix_s is not None else "unknown",
         f"{gpu}{_size(one.resident_bytes)}",
         ", ".join(map(str, one.ports)),
-        one.container or one.unit or "nothing",
+        one.container or one.unit or (f"sparkweb, run {one.run}" if one.run else "nothing"),
     )
 
 
