@@ -402,7 +402,10 @@ class DeploymentOut(Out):
     remedy: str | None = Field(description="what to do about `reason`")
     nodes: list[str]
     model: str | None = Field(description="the name that the API answers with")
-    endpoint: str | None
+    endpoint: str | None = Field(description="where clients reach the API while it serves; null where `tunnel` is set")
+    tunnel: str | None = Field(
+        description="where the API answers on its node only: the ssh line that brings it to the same port of 127.0.0.1"
+    )
     recipe: str | None = Field(description="slug")
     recipe_version: int | None
     revision: int

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
+from apps.deployments.queries import Reached, endpoint
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
@@ -62,22 +63,12 @@ class Row:
     deployment: Deployment
     spec: dict[str, Any]
     run: Run | None
-    url: str
+    reached: Reached | None
     overall: float
     eta_s: float | None
     shard: str
     about: str
     sentence: str
-
-
-def endpoint(spec: dict[str, Any]) -> str:
-    """Where clients reach the API: the head's address as we know it, unless the engine listens on one address only."""
-    nodes = spec.get("nodes") or []
-    host = str(spec.get("api_host") or "0.0.0.0")  # noqa: S104 - the engine's setting, not ours
-    if host in ("0.0.0.0", "::", "") and nodes:  # noqa: S104
-        head = Node.objects.filter(name=nodes[0]).only("address").first()
-        host = head.address if head else nodes[0]
-    return f"http://{f'[{host}]' if ':' in host else host}:{spec.get('port', 30000)}/v1"
 
 
 def row_of(deployment: Deployment) -> Row:
@@ -107,7 +98,7 @@ def row_of(deployment: Deployment) -> Row:
         deployment,
         spec,
         run,
-        endpoint(spec),
+        endpoint(deployment),
         overall,
         eta_s,
         shard,
@@ -347,12 +338,15 @@ def deployment(request: HttpRequest, deployment_id: int) -> HttpResponse:
 
 
 def _curl(row: Row) -> str:
+    """A first question to the API; empty while nothing answers."""
+    if row.reached is None:
+        return ""
     body = {
         "model": row.spec.get("served_model_name") or row.spec.get("model", ""),
         "max_tokens": 512,
         "messages": [{"role": "user", "content": "Hello"}],
     }
-    return f"curl {row.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    return f"curl {row.reached.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
 
 
 # The plan
