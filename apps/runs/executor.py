@@ -65,6 +65,7 @@ class Journal(Protocol):
     def recall(self, key: str, name: str, default: int) -> int: ...
     def remember(self, key: str, name: str, value: int) -> None: ...
     def reason_of(self, key: str) -> tuple[str, str]: ...
+    def tried_again(self, reason: str) -> bool: ...
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None: ...
 
 
@@ -250,13 +251,9 @@ class Executor:
         return seen
 
     def _ask(self, node: str, step: Step) -> Any:
-        transport = self.doors.transport(node)
         if step.kind == "probe":
-            nonce = entropy.token_hex(12)
-            taken_at = time.time()
-            extra = {"models": "\n".join(self.model_paths.get(node, ()))}
-            result = transport.run(probe.script(probe.PROBE, nonce=nonce, extra=extra), timeout_s=PROBE_TIMEOUT_S)
-            return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))
+            return self._sheet(node, time.time())
+        transport = self.doors.transport(node)
         if step.kind == "wait":
             return transport.run(step.script, timeout_s=30.0)
         if step.kind == "end":
@@ -578,7 +575,27 @@ class Executor:
         reason, evidence = self.journal.reason_of(first.key)
         if reason in SILENT_DEATHS:
             reason, evidence = self._killed_for_memory() or (reason, evidence)
+        if self.journal.tried_again(reason):
+            self._look_at_all()
         self.journal.end("failed", reason=reason, evidence=evidence)
+
+    def _look_at_all(self) -> None:
+        """Fresh sheets of all nodes: a second try is planned from what the first left behind."""
+        taken_at = time.time()
+        looks = {node: self._pool.submit(self._sheet, node, taken_at) for node in self.plan.nodes}
+        for node, look in looks.items():
+            try:
+                self.journal.sheet(node, look.result())
+            except RemoteError as trouble:
+                self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
+
+    def _sheet(self, node: str, taken_at: float) -> Sheet:
+        """In the node's thread. Raises RemoteError."""
+        nonce = entropy.token_hex(12)
+        extra = {"models": "\n".join(self.model_paths.get(node, ()))}
+        script = probe.script(probe.PROBE, nonce=nonce, extra=extra)
+        result = self.doors.transport(node).run(script, timeout_s=PROBE_TIMEOUT_S)
+        return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))
 
     def _killed_for_memory(self) -> tuple[str, str] | None:
         """A process that just vanished may have been ended by the kernel for memory: only its log says so, on any of the nodes."""

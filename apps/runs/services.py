@@ -328,15 +328,7 @@ def start(
             remedy="Look at the new plan and start again.",
             extra={"digest": plan.digest},
         )
-    for problem in plan.refused:
-        raise Refused(
-            problem.name,
-            f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}",
-            status=409,
-            remedy=problem.remedy,
-            evidence=problem.evidence,
-            extra={"node": problem.node, "clear": list(problem.clear)},
-        )
+    _nothing_in_the_way(plan)
     try:
         with transaction.atomic():
             return _start(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
@@ -347,6 +339,38 @@ def start(
         raise _held(plan.nodes) from None
 
 
+def start_again(run: Run, *, clear: Sequence[Clear]) -> Run:
+    """The second try of a failed launch, by whoever started it: a relaunch of the same revision. Inside the transaction that ends
+    `run`. Raises Refused when something is in the way or the deployment was changed since."""
+    assert run.deployment is not None
+    deployment, actor = run.deployment, settling.actor_of(run)
+    if deployment.revision.pk != run.revision_id:
+        raise Refused(
+            "plan_changed",
+            f"{deployment.name} has a newer revision.",
+            status=409,
+            remedy="Relaunch it to use that one.",
+        )
+    plan = preview(actor, deployment, story="relaunch", clear=clear)
+    _nothing_in_the_way(plan)
+    title = REASONS[run.reason or ""].title
+    why = f"Second try of run {run.pk}, which ended with: {title}{'. ' if run.why else ''}{run.why}"[:LONGEST_REASON]
+    return _start(actor, deployment, plan, reason=why, clear=(), idempotency_key="", second_try_of=run)
+
+
+def _nothing_in_the_way(plan: Plan) -> None:
+    """Raises Refused for the first problem that stops the plan or waits for consent."""
+    for problem in plan.refused:
+        raise Refused(
+            problem.name,
+            f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}",
+            status=409,
+            remedy=problem.remedy,
+            evidence=problem.evidence,
+            extra={"node": problem.node, "clear": list(problem.clear)},
+        )
+
+
 def _start(
     actor: Actor,
     deployment: Deployment,
@@ -355,6 +379,7 @@ def _start(
     reason: str,
     clear: Sequence[Clear],
     idempotency_key: str,
+    second_try_of: Run | None = None,
 ) -> Run:
     for node in Node.objects.filter(name__in=plan.nodes):
         inventory.endpoint(node)
@@ -367,6 +392,7 @@ def _start(
         deployment=deployment,
         revision=deployment.revision,
         was=was,
+        second_try_of=second_try_of,
     )
     for node in Node.objects.filter(name__in=plan.nodes).order_by("pk"):
         Reservation.objects.create(node=node, run=run)
@@ -387,6 +413,7 @@ def _start(
             "revision": plan.revision,
             "was": was,
             "nodes": list(plan.nodes),
+            **({"second_try_of": second_try_of.pk} if second_try_of else {}),
             "clear": [
                 f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear
             ],

@@ -102,6 +102,47 @@ def test_a_dying_engine_is_named_by_its_first_cause(served):
     assert not Reservation.objects.exists()
 
 
+def test_what_one_more_try_can_help_is_tried_once_more_and_not_twice(served):
+    """The table says of `exited`: once, then stop."""
+    deployment = served(FAKE_DIES="silently")
+    first = ended(launch(deployment, actor=OPERATOR, reason="for the demo"))
+    assert (first.state, first.reason) == ("failed", "exited"), (first.evidence, text_of(first))
+    second = Run.objects.get(second_try_of=first)
+    assert (second.story, second.revision_id, second.actor_name) == ("relaunch", first.revision_id, "otto")
+    assert second.why == f"Second try of run {first.pk}, which ended with: Engine ended. for the demo"
+    again = ended(second)
+    assert (again.state, again.reason) == ("failed", "exited"), (again.evidence, text_of(again))
+    assert not Run.objects.filter(pk__gt=second.pk).exists() and not Reservation.objects.exists()
+    deployment.refresh_from_db()
+    assert (deployment.state, deployment.reason) == ("failed", "exited")
+    entry = Entry.objects.get(run_id=second.pk, outcome="requested")
+    assert entry.actor_name == "otto" and entry.after["second_try_of"] == first.pk
+
+
+def test_a_second_try_can_end_well(served):
+    deployment = served(FAKE_DIES="silently once")
+    first = ended(launch(deployment))
+    assert (first.state, first.reason) == ("failed", "exited"), (first.evidence, text_of(first))
+    second = ended(Run.objects.get(second_try_of=first))
+    assert (second.state, second.reason) == ("succeeded", None), (second.evidence, text_of(second))
+    deployment.refresh_from_db()
+    assert deployment.state == "serving"
+
+
+def test_no_second_try_over_what_was_changed_since(served):
+    """Why there is none is said; the end of the first holds."""
+    deployment = served(FAKE_DIES="silently")
+    run = launch(deployment)
+    body = {key: value for key, value in deployment.revision.spec.to_json().items() if key not in ("name", "nodes")}
+    deployments.revise(
+        ADMIN, deployment, body={**body, "port": body["port"] + 1}, nodes=["spark-1"], reason="other port"
+    )
+    run = ended(run)
+    assert (run.state, run.reason) == ("failed", "exited"), (run.evidence, text_of(run))
+    assert not Run.objects.filter(second_try_of=run).exists()
+    assert run.outcome["second_try"].endswith("has a newer revision. Relaunch it to use that one.")
+
+
 def test_cancel_ends_the_process_tree(served):
     run = launch(served(FAKE_PACE="30"))
     until = time.monotonic() + 30
