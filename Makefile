@@ -67,10 +67,10 @@ wheelhouse: setup ## fetch the wheels that the image is built from (deploy/wheel
 	@sh deploy/wheelhouse.sh
 
 lab-test: lab-needs ## two real nodes: systemd, sshd, Docker, Ray, vLLM (root; docs/real-nodes.md)
-	@SPARKWEB_REAL="$(nodes)" $(bin)/python -m pytest -n 0 -m real tests/real $(TESTS)
+	@SPARKWEB_REAL="$(nodes)" $(bin)/python -m pytest -n 0 -m real --durations=0 --durations-min=5 tests/real $(TESTS)
 
 lab-full: lab-needs ## the same with what takes longer
-	@SPARKWEB_REAL="$(nodes)" SPARKWEB_REAL_FULL=1 $(bin)/python -m pytest -n 0 -m real tests/real $(TESTS)
+	@SPARKWEB_REAL="$(nodes)" SPARKWEB_REAL_FULL=1 $(bin)/python -m pytest -n 0 -m real --durations=0 --durations-min=5 tests/real $(TESTS)
 
 # Says what this machine lacks and fails; INSTALL=1 gets it with apt-get first.
 lab-needs: setup

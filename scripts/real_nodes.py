@@ -65,6 +65,7 @@ NEEDED = (  # program, package
     ("unshare", "util-linux"),
     ("ssh-keygen", "openssh-client"),
 )
+TESTS_NEED = (("chromium", "chromium"),)  # besides: one of them is a person in a browser
 # By bit, as far as Docker 20.10 knows their names; a node gets those that this root has.
 CAPABILITIES = [
     "CHOWN",
@@ -151,16 +152,16 @@ def find(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
 
 
-def missing(folder: Path) -> list[str]:
+def missing(folder: Path, needed: Sequence[tuple[str, str]] = NEEDED) -> list[str]:
     """What this machine lacks, one sentence each; empty when the nodes can run."""
     if sys.platform != "linux":
         return [f"Linux is needed; this is {sys.platform}"]
     found = []
     if os.geteuid() != 0:
         found.append("root is needed: run it with sudo, or as root in a virtual machine")
-    packages = sorted({package for program, package in NEEDED if find(program) is None})
+    packages = sorted({package for program, package in needed if find(program) is None})
     if packages:
-        programs = ", ".join(program for program, package in NEEDED if package in packages and find(program) is None)
+        programs = ", ".join(program for program, package in needed if package in packages and find(program) is None)
         found.append(f"{programs} not installed: apt-get install -y --no-install-recommends {' '.join(packages)}")
     found += _lacks_rights() if os.geteuid() == 0 else []
     found += _lacks_room(folder)
@@ -205,7 +206,7 @@ def capabilities() -> list[str]:
 
 def install(environment: Mapping[str, str] = os.environ) -> None:
     """apt-get of what is missing; no service is started. Raises NodesProblem."""
-    packages = sorted({package for program, package in NEEDED if find(program) is None})
+    packages = sorted({package for program, package in (*NEEDED, *TESTS_NEED) if find(program) is None})
     if not packages:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -706,9 +707,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _act(options: argparse.Namespace, folder: Path) -> int:
     if options.action == "missing":
-        found = missing(folder)
+        found = missing(folder, (*NEEDED, *TESTS_NEED))
         for line in found:
-            print(line)
+            print(f"the real nodes can't run here: {line}")
         return 1 if found else 0
     if options.action == "install" or getattr(options, "install", False):
         install()

@@ -1,9 +1,10 @@
-"""The two images of the real nodes, made with mmdebstrap from this machine's own Debian or Ubuntu release.
+"""The images of the real nodes and of the production set-up, made with mmdebstrap from this machine's Debian or Ubuntu release.
 
 node    systemd, OpenSSH, sudo, Docker, the tools that a Spark has, and the stand-ins of real_nodes_files/
 engine  what vLLM's environment needs around it; the environment itself is mounted into its containers
+production  Python, PostgreSQL and Redis, for the images of docker-compose.yml
 
-Both are kept under a hash of what they are made of, so that they are made once.
+All are kept under a hash of what they are made of, so that they are made once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 FILES = Path(__file__).resolve().parent / "real_nodes_files"
+IN_NODE = ("boot", "nvidia-smi", "runc")  # the plugin is mounted
 NODE_PACKAGES = [
     "systemd",
     "systemd-sysv",
@@ -36,6 +38,8 @@ NODE_PACKAGES = [
     "docker.io",
 ]
 ENGINE_PACKAGES = ["python3", "libnuma1", "libgomp1", "libstdc++6", "procps", "iproute2", "ca-certificates"]
+# A base for docker-compose.yml's own image, PostgreSQL and Redis: nothing is pulled from a registry.
+PRODUCTION_PACKAGES = ["python3", "python3-venv", "postgresql", "redis-server", "ca-certificates"]
 NOT_STARTED = [
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
@@ -87,7 +91,7 @@ def release() -> str:
 
 
 def node_recipe() -> str:
-    files = sorted(path for path in FILES.iterdir() if path.is_file())
+    files = (FILES / name for name in IN_NODE)
     return digest("node", release(), NODE_PACKAGES, NOT_STARTED, DOCKER_SETTINGS, *files)
 
 
@@ -119,14 +123,22 @@ def make_engine(folder: Path, log: Path) -> Path:
     return _bootstrap(folder / f"engine-{engine_recipe()}.tar", ENGINE_PACKAGES, [], {}, log)
 
 
+def production_recipe() -> str:
+    return digest("production", release(), PRODUCTION_PACKAGES)
+
+
+def make_production(folder: Path, log: Path) -> Path:
+    """The base of the production set-up as a tar in `folder`. Raises BuildProblem."""
+    return _bootstrap(folder / f"production-{production_recipe()}.tar", PRODUCTION_PACKAGES, [], {}, log)
+
+
 def _bootstrap(target: Path, packages: Sequence[str], hooks: Sequence[str], extra: dict[str, str], log: Path) -> Path:
     if target.exists():
         return target
     new = target.with_suffix(".new.tar")
     with tempfile.TemporaryDirectory(dir=target.parent) as place:
-        for path in FILES.iterdir():
-            if path.is_file():
-                shutil.copy(path, place)
+        for name in IN_NODE:
+            shutil.copy(FILES / name, place)
         for name, text in extra.items():
             Path(place, name).write_text(text)
         words = ["mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(packages)}", *LEAN]

@@ -106,7 +106,7 @@ SIGNS: tuple[Sign, ...] = (
         strength=EFFECT,
         extract=_named,
     ),
-    _sign("api", r"NVRM: API mismatch", "driver_mismatch"),
+    _sign("mismatch", r"NVRM: API mismatch", "driver_mismatch"),
     _sign(
         "oom",
         r"(?P<unit>\S+\.service): (?:Failed with result 'oom-kill'|A process of this unit has been killed by the OOM killer)",

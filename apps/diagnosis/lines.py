@@ -198,7 +198,7 @@ _PREFIX = re.compile(
     r"[ \t]{0,4}\((?P<process>[A-Za-z]\w{0,60}) (?P<rest>(?:[^()\n]{0,60} )?(?:pid|rank)=\d[^()\n]{0,100})\)[ \t]?"
 )
 MOST_PREFIXES = 4
-_TAG = re.compile(r"_(DP|PP|TP)(\d{1,4})")
+_TAG = re.compile(r"(?:_|\b)(DP|PP|TP)(\d{1,4})\b")
 _RANK = re.compile(r"\brank=(\d{1,5})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
 _ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
@@ -217,7 +217,7 @@ def origin_of(text: str) -> tuple[Origin, str]:
         tag = _RANK_TAG.match(text)
         return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)
     process, rest = match["process"], match["rest"].strip()
-    tags = {kind: int(number) for kind, number in _TAG.findall(process)}
+    tags = {kind: int(number) for kind, number in _TAG.findall(f"{process} {rest}")}
     said = _RANK.search(rest)
     rank = int(said[1]) if said else tags.get("TP")
     return Origin(process, f"{process} {rest}", rank, _ADDRESS.search(rest) is None), text[match.end() :]

@@ -86,7 +86,7 @@ RULES: tuple[Rule, ...] = (
 
 SIGNS: tuple[Sign, ...] = (
     Sign(
-        "tensor",
+        "llama_model_load",
         re.compile(r"llama_model_load: error loading model: (?:.*(?:tensor|corrupted|out of bounds))"),
         "manifest_mismatch",
         kind="llamacpp",

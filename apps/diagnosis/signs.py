@@ -287,6 +287,14 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         values={"status": 429, "retry_after_s": None},
         kind="hf",
     ),
+    _sign(
+        "hf_transfer",
+        r"error occurred while downloading using `hf_transfer`",
+        "hub_unreachable",
+        EFFECT,
+        cause="hub_storage_error",
+        kind="hf",
+    ),
     _sign("traffic", r"outgoing traffic has been disabled", "hub_offline", cause="offline_not_cached", kind="hf"),
     _sign("offlinemodeisenabled", r"OfflineModeIsEnabled", "hub_offline", cause="offline_not_cached", kind="hf"),
     _sign(
@@ -563,6 +571,13 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         "engine_crashed",
         cause="cuda_error",
     ),
+    _sign(
+        "cuda",
+        r"CUDA error: (?!out of memory|no kernel image|uncorrectable|an illegal|unspecified|misaligned|device-side)\w",
+        "engine_crashed",
+        EFFECT,
+        cause="cuda_error",
+    ),
     _sign("ecc", r"CUDA error: uncorrectable ECC error", "gpu_lost", cause="ecc_error"),
     _sign("ptx", r"provided PTX was compiled with an unsupported toolchain", "driver_too_old", cause="ptx_too_new"),
     _sign(
@@ -708,7 +723,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         extract=_numbers,
     ),
     _sign(
-        "core engines",
+        "timed",
         r"Timed out waiting for engine core processes|Timed out waiting for engines to send",
         "http_never_ready",
         EFFECT,
@@ -814,14 +829,14 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         kind="ray",
     ),
     _sign(
-        "not",
+        "found",
         r"(?:^|\s)(?:/bin/)?(?:ba|da|z|k|a)?sh: (?:line )?(?:\d+: )?(?P<program>[\w./+-]{1,80}): (?:command )?not found\s*$",
         "program_missing",
         EFFECT,
         extract=_missing_program,
     ),
     _sign(
-        "unknown found",
+        "command found",
         r"fish: Unknown command:? '?(?P<fish>[\w./+-]{1,80})|zsh:\d+: command not found: (?P<zsh>[\w./+-]{1,80})"
         r"|exec: \"(?P<exec>[\w./+-]{1,80})\": executable file not found",
         "program_missing",
@@ -850,7 +865,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     ),
     _sign("mqengineerror mqenginedeaderror", r"MQEngineError|MQEngineDeadError", "engine_dead", ECHO, kind="vllm"),
     _sign("hit", r"WorkerProc hit an exception", "engine_dead", ECHO, kind="vllm"),
-    _sign("engine", r"Engine process failed to start|Engine loop is not running", "exited", ECHO, kind="vllm"),
+    _sign("start running", r"Engine process failed to start|Engine loop is not running", "exited", ECHO, kind="vllm"),
     _sign("enginecore", r"EngineCore failed to start", "exited", ECHO, kind="vllm"),
     _sign(
         "died",
@@ -859,11 +874,12 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         ECHO,
         kind="vllm",
     ),
+    _sign("unexpectedly", r"Engine core proc \S+ died unexpectedly", "engine_dead", ECHO, kind="vllm"),
     _sign("childfailederror", r"ChildFailedError", "exited", ECHO),
     _sign("killed", r"^Killed\s*$", "exited", ECHO, values={"exit_code": -9}),
     _sign("terminate", r"terminate called after throwing an instance of", "engine_crashed", ECHO),
     _sign(
-        "core",
+        "proc",
         r"Engine core initialization failed\. See root cause above\. Failed core proc\(s\): "
         r"(?P<codes>\{[^}\n]{0,1000}\})",
         "exited",

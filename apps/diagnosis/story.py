@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from apps.diagnosis.frames import superseded
-from apps.diagnosis.lines import NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, uncarried, words
+from apps.diagnosis.lines import LONGEST, NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, uncarried, words
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Milestone, Progress, Reading
@@ -325,7 +325,9 @@ class LogReader:
                     if len(memo) >= MEMO_LINES:
                         memo.clear()
                     memo[raw] = prepared
-            if prepared is not None:
+            if prepared is _OF_A_PROCESS and story.open_sign is None:
+                story.marks["vllm_process"] = True
+            elif prepared is not None:
                 _take_line(book, story, self._owned(prepared), number)
                 if measured is not None and _only_a_bar(prepared) and story.open_sign is None:
                     plain = story.votes - measured
@@ -353,9 +355,12 @@ def _only_a_bar(prepared: Prepared) -> bool:
     return not others and all(rule.trigger in ("%", "%|") for rule, _ in prepared.rules)
 
 
+_PREFIXES = re.compile(rb"[^(]{0,200}+(?:\([^()]{1,160}+\)[ \t]*+){1,4}+")
+
+
 def _only_a_prefix(raw: bytes) -> Origin:
     """Who a line belongs to that is nothing but process prefixes; NOBODY for every other line."""
-    if b"pid=" not in raw or not raw.rstrip().endswith(b")"):
+    if b"pid=" not in raw or raw[-1:] not in b") \t" or _PREFIXES.fullmatch(raw) is None:
         return NOBODY
     origin, rest = origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))
     return origin if not rest.strip() else NOBODY
@@ -385,12 +390,18 @@ _VLLM_STAMP = re.compile(
 _NO_ERROR = re.compile(r"(?:\[[^\]]{0,60}\] ?)?(?:WARN|INFO|DEBUG)|.{0,38}WARNING")
 
 
+_PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 
 
 def prepare(book: Book, raw: bytes) -> Prepared | None:
     """Search a line once. None: it tells nothing."""
-    raw = clean(raw)
+    if b"\x1b" in raw or len(raw) > LONGEST:
+        raw = clean(raw)
+    if raw[-1:] == b"^" and b"^^^" in raw:
+        return None  # what a traceback points at
+    if b'File "' in raw and _PATH_LINE.search(raw) is not None and raw.rpartition(b" ")[2] not in book.in_paths:
+        return _OF_SGLANG if b"/sglang/" in raw else _OF_A_PROCESS if b"/vllm/" in raw else None
     found = book.triggers.intersection(words(raw))
     frame = b"%" in raw and (b"%|" in raw or b"% Completed" in raw or b"B/s" in raw)
     exception = b"Error: " in raw or b"Exception: " in raw
@@ -399,8 +410,6 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
         return None
     if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
         return _OF_A_PROCESS
-    if b'File "' in raw and b", line " in raw and not (exception or found & book.in_paths):
-        return _OF_SGLANG if b"/sglang/" in raw else _OF_A_PROCESS if b"/vllm/" in raw else None
     origin, text = origin_of(uncarried(raw).decode("utf-8", "replace"))
     found_bars = tuple(bars(text)) if frame else ()
     rules = _matching(book, (b"%|",), text) if found_bars else _matching(book, (b"%",), text) if frame else ()

@@ -195,6 +195,7 @@ RULES: tuple[Rule, ...] = (
         _xet,
         4,
     ),
+    _rule("hf", "reconstructing", r"Reconstructing\b(?P<ready>)(?P<all>)[^|]{0,60}:\s*(?P<pct>\d{1,3})%", _xet, 4),
     _rule(
         "hf",
         "waiting",

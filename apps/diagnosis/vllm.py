@@ -333,7 +333,7 @@ RULES: tuple[Rule, ...] = (
     Rule("progress", "%|", re.compile(r"%"), _bar, 0),
     _rule("version", r"vLLM API server version v?(?P<version>\d\S*)", _api_server, 5),
     _rule("version", r"\u2588\s+version (?P<version>\d\S*)", _version, 5),
-    _rule("model", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
+    _rule("█", r"\u2588\s+model\s+(?P<model>\S+)", _texts),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine \(v(?P<version>[^)]+)\)", _version, 5),
     _rule("initializing", r"Initializing (?:a|an) (?:V\d )?LLM engine", _engine_config, 5),
     _rule(
@@ -387,6 +387,12 @@ RULES: tuple[Rule, ...] = (
         3,
     ),
     _rule("profiling", r"Memory profiling (?:takes|results)", _phase("profiling", "profiled", 0.8), 3),
+    _rule(
+        "reserved",
+        r"model weights take (?P<model_gib>[\d.]+)GiB;.{0,200}reserved for KV Cache is (?P<kv_gib>[\d.]+)GiB",
+        _facts,
+        3,
+    ),
     _rule("kv_cache_size", r"kv_cache_size=(?P<kv_gib>[\d.]+)GiB", _facts, 1),
     _rule("available", r"Available KV cache memory: (?P<kv_gib>-?[\d.]+) GiB", _kv_memory, 4),
     _rule(
@@ -423,7 +429,7 @@ RULES: tuple[Rule, ...] = (
         Rule("vllm", function, re.compile(r"line \d+, in (?P<function>" + function + r")\b"), _traced, in_paths=True)
         for function in _TRACED
     ),
-    _rule("core", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
+    _rule("proc", r"Failed core proc\(s\): (?P<codes>\{[^}\n]{0,1000}\})", _exits, 3),
     # Said in every normal start on a Spark.
     _rule(
         "native",

@@ -378,7 +378,7 @@ def _services(text: str) -> list[Starts]:
     body = body[: ending.start()] if ending else body
     heads = list(_SERVICE.finditer(body))
     heads = [head for head in heads if head.group(1) == heads[0].group(1)][:MOST]
-    ends = [head.start() for head in heads[1:]] + [len(body)]
+    ends = [*(head.start() for head in heads[1:]), len(body)][: len(heads)]
     made = [_service(body[head.end() : end], head.group(2)) for head, end in zip(heads, ends, strict=True)]
     return [each for each in made if each.engine]
 

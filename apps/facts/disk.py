@@ -112,11 +112,21 @@ def disks(found_rows: list[dict[str, Any]]) -> tuple[Disk, ...]:
     return tuple(found.values())
 
 
+def _folders(found: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """`du`: bare numbers count KiB, and bytes with -b. What disks hand out comes in blocks of 4 KiB, sizes in bytes don't."""
+    bare = [int(amount) for amount, _ in found if amount.isdecimal() and len(amount) < 19]
+    block = 1024 if any(bare) and all(each % 4 == 0 and each < 2**36 for each in bare) else 1
+    return [
+        {"path": path, "bytes": int(amount) * block if amount.isdecimal() and len(amount) < 19 else size(amount)}
+        for amount, path in found
+    ]
+
+
 def describe(text: str) -> dict[str, Any] | None:
     """The names of the cases: the root first, the largest folders of a `du`, network mounts."""
     all_rows = rows(text)
     every = [row for row in all_rows if not row["inodes"]]
-    folders = [{"path": path, "bytes": size(amount)} for amount, path in _DU.findall(text)]
+    folders = _folders(_DU.findall(text))
     if not all_rows and not folders:
         return None
     inodes = {

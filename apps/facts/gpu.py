@@ -16,6 +16,7 @@ _WIDEST = 512  # a longer line is no line of the table
 _DRIVER = re.compile(r"(?:Driver|KMD) Version:\s*([0-9][0-9.]*)")
 _CUDA = re.compile(r"CUDA (?:UMD )?Version:\s*([0-9][0-9.]*)")
 _TOOL = re.compile(r"NVIDIA-SMI\s+([0-9][0-9.]*)")
+_NO_BUS = re.compile(r"^\s*N/A\s{2,}")  # Jetson
 _BUS = re.compile(r"^\s*((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])(?:\s|$)")
 _NAME = re.compile(r"^\s*(\d{1,4})\s+(.*?)\s*$")
 _PERSISTENCE = re.compile(r"\s+(?:On|Off|N/A|Enabled|Disabled)$")
@@ -53,7 +54,8 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "no_driver",
         re.compile(
-            r"nvidia-smi['\"]?: (?:command )?not found|nvidia-smi: not found|Failed to initialize NVML: (?:NVML Shared )?"
+            r"nvidia-smi['\"]?: (?:command )?not found|command not found: nvidia-smi|couldn't find libnvidia-ml\.so"
+            r"|Failed to initialize NVML: (?:NVML Shared )?"
             r"Library Not Found|Unknown command:? '?nvidia-smi",
             re.IGNORECASE,
         ),
@@ -123,9 +125,9 @@ def _table_gpus(text: str) -> tuple[Gpu, ...]:
             current = None if line.lstrip().startswith("+") else current
             continue
         bus, named = _BUS.match(cells[1]), _NAME.match(cells[0])
-        if bus and named and not migs:
+        if named and not migs and (bus or _NO_BUS.match(cells[1])):
             name = _PERSISTENCE.sub("", named.group(2)).strip() or None
-            current, row = Gpu(index=int(named.group(1)), name=name, bus_id=bus.group(1)), 1
+            current, row = Gpu(index=int(named.group(1)), name=name, bus_id=bus.group(1) if bus else None), 1
         elif migs:
             _add_instance(gpus, cells)
         elif current is not None:
@@ -234,7 +236,10 @@ def from_query(evidence: Evidence) -> Gpus | None:
             columns = tuple(cell.split(" [")[0] for cell in cells)
             continue
         layout = columns or _headerless(cells)
-        if layout is None or len(layout) != len(cells):
+        if layout is not None and len(cells) > len(layout) and "name" in layout:
+            at, more = layout.index("name"), len(cells) - len(layout) + 1  # a name with a comma in it
+            cells = [*cells[:at], ", ".join(cells[at : at + more]), *cells[at + more :]]
+        if layout is None or len(layout) != len(cells) or "pid" in layout:
             continue
         row = dict(zip(layout, cells, strict=True))
         gpus.append(_row_gpu(row, len(gpus)))
@@ -251,12 +256,47 @@ def from_query(evidence: Evidence) -> Gpus | None:
 
 
 def _headerless(cells: list[str]) -> tuple[str, ...] | None:
-    if not cells[0].isdecimal():
-        return None
     for layout in (COLUMNS, FEWER, _POLLED):
-        if len(layout) == len(cells) and ("pci.bus_id" in layout) == bool(_BUS.match(cells[3])):
+        if (
+            cells[0].isdecimal()
+            and len(layout) == len(cells)
+            and ("pci.bus_id" in layout) == bool(_BUS.match(cells[3]))
+        ):
             return layout
-    return None
+    return _guessed(cells)
+
+
+_GPU_NAME = re.compile(r"(?:NVIDIA|Tesla|Quadro|GeForce|GRID|Orin|Thor)\b")
+_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("uuid", re.compile(r"GPU-[0-9a-f-]{8,}\Z")),
+    ("pci.bus_id", re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]\Z")),
+    ("driver_version", re.compile(r"[3-9]\d\d\.\d{1,3}(?:\.\d{1,3})?\Z")),
+    ("utilization.gpu", re.compile(r"\d{1,3} %\Z")),
+    ("power.draw", re.compile(r"[\d.]+ W\Z")),
+    ("clocks.sm", re.compile(r"\d+ MHz\Z")),
+)
+
+
+def _guessed(cells: list[str]) -> tuple[str, ...] | None:
+    """Columns of a row without header whose order nobody told: what a cell's own shape says, the rest stays unknown.
+
+    Bare numbers could be anything; only a first one before the name is the index. Of sizes with a unit the first is the
+    total, as everybody asks for it first.
+    """
+    if not any(_GPU_NAME.match(cell) for cell in cells[:3]):
+        return None
+    layout: list[str] = []
+    for place, cell in enumerate(cells):
+        if place == 0 and cell.isdecimal():
+            name = "index"
+        elif _GPU_NAME.match(cell):
+            name = "name"
+        elif re.fullmatch(r"\d+ MiB", cell):
+            name = next((each for each in ("memory.total", "memory.used") if each not in layout), "memory.free")
+        else:
+            name = next((name for name, shape in _SHAPES if shape.match(cell)), "")
+        layout.append(name if name and name not in layout else f"column {place}")
+    return tuple(layout)
 
 
 def _row_gpu(row: dict[str, str], position: int) -> Gpu:
@@ -294,9 +334,18 @@ def from_processes(evidence: Evidence) -> tuple[GpuProcess, ...] | None:
     """
     owners = _owners(evidence.stdout)
     found: list[GpuProcess] = []
+    columns: list[str] = []
     for line in evidence.stdout.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) >= 3 and cells[0].isdecimal():
+        if "pid" in cells and all(_HEADER.match(cell) for cell in cells):
+            columns = [cell.split(" [")[0] for cell in cells]
+        elif columns and len(columns) == len(cells):
+            row = dict(zip(columns, cells, strict=True))
+            memory = row.get("used_memory") or row.get("used_gpu_memory")
+            if row["pid"].isascii() and row["pid"].isdecimal():
+                name = row.get("process_name") or row.get("name")
+                found.append(GpuProcess(pid=int(row["pid"][:12]), name=name or None, mib=whole(memory), type="C"))
+        elif len(cells) >= 3 and cells[0].isascii() and cells[0].isdecimal():
             at = 2 if len(cells) == 3 else len(cells) - 2
             found.append(
                 GpuProcess(pid=int(cells[0][:12]), name=",".join(cells[1:at]) or None, mib=whole(cells[at]), type="C")
@@ -472,7 +521,12 @@ def describe(gpus: Gpus) -> dict[str, Any]:
     """The value and what follows from it: how many, which are free (under 1 % and 1 GiB used), the common size."""
     sizes = {gpu.memory_total_mib for gpu in gpus.gpus}
     known = [gpu for gpu in gpus.gpus if gpu.memory_used_mib is not None]
-    busy = [gpu.index for gpu in known if (gpu.memory_used_mib or 0) >= 1024 or (gpu.util_pct or 0) > 5]
+    computing = {process.gpu for process in gpus.processes if (process.type or "").startswith(("C", "M"))}
+    busy = [
+        gpu.index
+        for gpu in gpus.gpus
+        if (gpu.memory_used_mib or 0) >= 1024 or (gpu.util_pct or 0) > 5 or (gpu.unified and gpu.index in computing)
+    ]
     aliases = {"driver_mismatch": "driver_library_mismatch"}
     return {
         "driver": gpus.driver,
@@ -521,7 +575,7 @@ def _described(gpu: Gpu) -> dict[str, Any]:
         "mig": gpu.mig,
         "instances": [
             {
-                "gi": each.gi,
+                "gi": each.gi if each.gi >= 0 else None,
                 "ci": each.ci,
                 "device": each.device,
                 "mem_total_mib": each.mem_total_mib,

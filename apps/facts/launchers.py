@@ -33,7 +33,7 @@ def found_in(text: str) -> tuple[tuple[Launcher, ...], tuple[Checkout, ...]]:
             place.setdefault(key, value.strip())
     checkouts = tuple(_checkout(path, about) for path, about in places.items())
     made = tuple(_launcher(path, body, places) for path, body in scripts.items())
-    return tuple(each for each in made if each.starts), checkouts
+    return tuple(each for each in made if any(starts.engine for starts in each.starts)), checkouts
 
 
 def _launcher(path: str, lines: list[str], places: Mapping[str, object]) -> Launcher:

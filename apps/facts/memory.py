@@ -11,7 +11,9 @@ from apps.facts.sheet import Evidence
 from apps.facts.values import Killed, Memory, MemoryOwner
 
 _MEMINFO = re.compile(r"^(\w+(?:\(\w+\))?):[ \t]+(\d{1,18})(?:[ \t]+(kB))?[ \t]*$", re.MULTILINE)
-_FREE_ROW = re.compile(r"^([^\s:]{2,30}):((?:[ \t]+[0-9][0-9.,]*[KMGTPE]?i?B?){3,7})[ \t]*$", re.MULTILINE)
+_FREE_ROW = re.compile(
+    r"^([^\s:：][^:：\n]{1,40}?)[ \t]?[:：]((?:[ \t]+[0-9][0-9.,]*[KMGTPE]?i?B?){2,7})[ \t]*$", re.MULTILINE
+)
 _OOM_TASK = re.compile(r"oom-kill:constraint=(\w+),(.{0,600}?)task=([^,\n]{1,64}),pid=(\d{1,10})")
 _OOM_KILLED = re.compile(
     r"(Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (\d{1,10}) \(([^)\n]{1,64})\)(.{0,300})"
@@ -51,22 +53,31 @@ def from_meminfo(text: str) -> Memory | None:
 def from_free(text: str) -> Memory | None:
     """`free` with -b, -k, -m, -g or -h, in any language: rows by position, not by word.
 
-    The first row of at least six numbers (total used free shared cache available, procps 3.3.10 and later) is memory,
-    a following row of three is swap. Without -h the unit isn't printed: the one is taken that gives a machine of
-    512 MiB to 8 TiB, smallest unit first.
+    The first row of at least six numbers (total used free shared cache available, procps 3.3.10 and later; -w has
+    buffers and cache apart) is memory, a following row of three is swap. Before 3.3.10 (a row `-/+ buffers/cache`)
+    what is free without the caches counts as available. Without -h the unit isn't printed: the one is taken that gives a machine of 512 MiB
+    to 8 TiB, smallest unit first.
     """
     rows = [(label, cells.split()) for label, cells in _FREE_ROW.findall(text)]
     wide = [cells for _, cells in rows if len(cells) >= 6]
     if not wide:
         return None
-    narrow = [cells for label, cells in rows if len(cells) == 3 and not label.startswith("-/+")]
+    old = any(label.startswith("-/+") for label, _ in rows)
+    swap = _swap([(label, cells) for label, cells in rows if len(cells) == 3])
     scale = _scale(wide[0][0])
 
     def amount(cell: str) -> int | None:
         return int(cell) * scale if cell.isdecimal() and scale else size(cell)
 
-    total, _, free, shared, cache, available = (amount(cell) for cell in wide[0][:6])
-    swap_total, swap_free = (amount(narrow[0][0]), amount(narrow[0][2])) if narrow else (None, None)
+    total, _, free, shared, *caches = (amount(cell) for cell in wide[0])
+    if old:
+        # "-/+ buffers/cache: USED FREE": what could be free without the cache, the best that was known.
+        adjusted = next(cells for label, cells in rows if label.startswith("-/+"))
+        available = amount(adjusted[1]) if len(adjusted) == 2 else None
+    else:
+        available = caches.pop()
+    cache = None if None in caches else sum(each or 0 for each in caches)
+    swap_total, swap_free = (amount(swap[0]), amount(swap[2])) if swap else (None, None)
     return Memory(
         total_bytes=total,
         free_bytes=free,
@@ -76,6 +87,14 @@ def from_free(text: str) -> Memory | None:
         swap_total_bytes=swap_total,
         swap_free_bytes=swap_free,
     )
+
+
+def _swap(narrow: list[tuple[str, list[str]]]) -> list[str] | None:
+    """Of the rows with three numbers: -l puts low and high memory before the swap, -t and -v a total and limits after it."""
+    if not narrow:
+        return None
+    named = [cells for label, cells in narrow if label.lower().startswith("swap")]
+    return named[0] if named else narrow[2 if len(narrow) > 2 else 0][1]
 
 
 def _scale(total: str) -> int | None:

@@ -32,11 +32,15 @@ USAGE = "usage: manage.py parse FACT [FILE] | manage.py parse --list"
 
 
 def _gpu(evidence: Evidence) -> dict[str, Any]:
-    return gpu.describe(gpu.from_table(evidence) or gpu.from_query(evidence) or Gpus())
+    return gpu.describe(
+        gpu.from_table(evidence) or gpu.from_query(evidence) or gpu.from_list(evidence.stdout) or Gpus()
+    )
 
 
 def _query(evidence: Evidence) -> dict[str, Any]:
-    return gpu.describe(gpu.from_query(evidence) or gpu.from_table(evidence) or Gpus())
+    return gpu.describe(
+        gpu.from_query(evidence) or gpu.from_table(evidence) or gpu.from_list(evidence.stdout) or Gpus()
+    )
 
 
 def _memory(evidence: Evidence) -> dict[str, Any]:
@@ -205,10 +209,21 @@ def _envelopes(text: str) -> list[dict[str, Any]] | None:
     return several if fits else None
 
 
+_ASKED = re.compile(r"--query-(?:gpu|compute-apps)[= ]['\"]?(?P<columns>[a-z_][a-z0-9_.,]{0,2000})")
+
+
+def _with_header(command: str, printed: str) -> str:
+    """The rows of a query that was asked to print no header: its columns stand in the command."""
+    asked = _ASKED.search(command)
+    if asked is None or "noheader" not in command:
+        return printed
+    return ", ".join(asked["columns"].strip(",").split(",")) + "\n" + printed
+
+
 def _opened(envelope: dict[str, Any]) -> Evidence:
     code, errors = envelope.get("rc", envelope.get("exit_code")), envelope.get("stderr")
     return Evidence(
-        stdout=envelope["stdout"],
+        stdout=_with_header(str(envelope.get("command", "")), envelope["stdout"]),
         stderr=errors if isinstance(errors, str) else "",
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
     )

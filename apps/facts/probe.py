@@ -47,6 +47,7 @@ PROBE: tuple[str, ...] = (
     "container-memory",
     "images",
     "image-details",
+    "image-history",
     "units",
     "unit-files",
     "unit-details",
@@ -381,7 +382,8 @@ def _software(values: _Values, images: Any) -> Any:
     if inside is None and not images:
         return None
     running = {each.image_id for each in inside or ()}
-    return (*(inside or ()), *(each for each in software.in_images(images or ()) if each.image_id not in running))
+    of_images = software.with_history(software.in_images(images or ()), values.of(software.ImageHistoryFact) or ())
+    return (*(inside or ()), *(each for each in of_images if each.image_id not in running))
 
 
 def _internet(values: _Values) -> bool | None:

@@ -47,7 +47,7 @@ _SHAPES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("listeners", "listeners", r"^LISTEN\s+\d+\s+\d+\s+\S+:\d+|^tcp6?\s+\d+\s+\d+\s+\S+:\d+\s+\S+\s+LISTEN"),
         ("network", "addresses", r"^\d+: [^\s:]+: <[A-Z_,0-9-]+> mtu \d+|^\d+: \S+\s+inet6? |\"ifname\"\s*:"),
         ("network", "routes", r"^default (?:via \S+ )?dev \S+|^default via "),
-        ("memory", "memory", r"^MemTotal:\s+\d+ kB|^(?:\s+total\s+used\s+free|[^\s:]{2,30}:(?:\s+[0-9][0-9.,]*[KMGTPE]?i?B?){6}\s*$)"),
+        ("memory", "memory", r"^MemTotal:\s+\d+ kB|^(?:\s+total\s+used\s+free|[^\s:：][^:：\n]{1,40}[:：](?:\s+[0-9][0-9.,]*[KMGTPE]?i?B?){6}\s*$)"),
         ("disk", "disk", r"^\S.*\s\d+%\s+/\S*\s*$|^[0-9][0-9.,]*[KMGTPE]?\t/"),
         ("docker", "docker", r"(?:permission denied|Cannot connect|failed to connect)[^\n]{0,200}docker|unsatisfied condition: cuda|docker['\"]?: (?:command )?not found"),
     )

@@ -285,10 +285,11 @@ class ModelFolder:
 class Software:
     """What is inside a container, an image or a venv."""
 
-    where: str  # container:NAME, image:REF, venv:PATH
-    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl
+    where: str  # container:NAME, image:REF, venv:PATH (conda's too), user:PATH, system:PATH
+    versions: dict[str, str] = field(default_factory=dict)  # vllm, torch, ray, transformers, sglang, nccl, cuda
     cuda_arch_list: str | None = None
     image_id: str | None = None
+    whole: bool = True  # every package was asked; False: what an image's variables or its build happened to name
 
 
 @dataclass(frozen=True)
@@ -296,11 +297,11 @@ class Privileges:
     sudo: str | None = None  # all, some, password, none
     docker_group: bool | None = None
     linger: bool | None = None
-    lingering: tuple[str, ...] = ()  # users whose own units run without a login
     remove_ipc: bool | None = None
     drop_caches: bool | None = None  # sudo may write /proc/sys/vm/drop_caches without a password
     memlock_bytes: int | None = None  # of this login; -1 is unlimited
     open_files: int | None = None
+    lingering: tuple[str, ...] = ()  # users whose own units run without a login
 
 
 @dataclass(frozen=True)

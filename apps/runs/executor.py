@@ -95,7 +95,8 @@ class Away:
 
 class Executor:
     """`code` begins the ids of this run's job folders; `environment_of(step)` gives a job's variables, secrets among them;
-    `model_paths` are folders by node that a probe looks into besides the usual ones."""
+    `model_paths` are folders by node that a probe looks into besides the usual ones; `peers` are, by node, the lines
+    `INTERFACE ADDRESS` to which it sends a full frame."""
 
     def __init__(
         self,
@@ -107,10 +108,11 @@ class Executor:
         code: str,
         environment_of: Callable[[Step], Mapping[str, str]],
         model_paths: Mapping[str, Sequence[str]] | None = None,
+        peers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.plan, self.journal, self.doors = plan, journal, doors
         self.run_id, self.code, self.environment_of = run_id, code, environment_of
-        self.model_paths = model_paths or {}
+        self.model_paths, self.peers = model_paths or {}, peers or {}
         self.ordinals = {step.key: n for n, step in enumerate(s for stage in plan.stages for s in stage.steps)}
         self.readers: dict[str, Reader] = {}
         self.away: dict[str, Away] = {}
@@ -592,7 +594,10 @@ class Executor:
     def _sheet(self, node: str, taken_at: float) -> Sheet:
         """In the node's thread. Raises RemoteError."""
         nonce = entropy.token_hex(12)
-        extra = {"models": "\n".join(self.model_paths.get(node, ()))}
+        extra = {
+            "models": "\n".join(self.model_paths.get(node, ())),
+            "peers": "\n".join(self.peers.get(node, ())),
+        }
         script = probe.script(probe.PROBE, nonce=nonce, extra=extra)
         result = self.doors.transport(node).run(script, timeout_s=PROBE_TIMEOUT_S)
         return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))

@@ -19,6 +19,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from apps.deployments.models import Deployment
+from apps.diagnosis.findings.links import rails_to
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.inventory.models import Credential, Node
@@ -207,6 +208,7 @@ def _executor_for(run: Run, token: str) -> _Kept:
         code=run.code,
         environment_of=lambda step: variables[step.key],
         model_paths=_model_paths(plan),
+        peers=_peers(plan),
     )
     return _Kept(executor, recorder, run.lease_serial)
 
@@ -238,6 +240,20 @@ def _model_paths(plan: Plan) -> dict[str, list[str]]:
             if spec.model_path:
                 found[name].add(spec.model_path)
     return {name: sorted(paths) for name, paths in found.items()}
+
+
+MOST_PEERS = 16  # pings of one probe
+
+
+def _peers(plan: Plan) -> dict[str, list[str]]:
+    """Fabric addresses of the plan's other nodes that share a subnet with a node, by the newest sheets; none for the
+    first probe of a node, or where the plan has one node alone."""
+    rows = Node.objects.filter(name__in=plan.nodes) if len(plan.nodes) > 1 else ()
+    sheets = [sheet for row in rows if (sheet := inventory.latest_sheet(row)) is not None]
+    return {
+        sheet.node: [f"{interface} {address}" for interface, address in rails_to(sheet, sheets)[:MOST_PEERS]]
+        for sheet in sheets
+    }
 
 
 def _scan(run: Run) -> None:

@@ -3,13 +3,37 @@
 vLLM finds it by the entry point group vllm.platform_plugins. Without it the CPU platform refuses Ray, and ranks on two
 nodes take each other for neighbours: they compare names of shared memory, which are alike on both, and look for a
 segment that lies on the other node (`open shm in SHMManager failed`).
+
+SPARKLAB_SHARD_S=2 makes a shard take two seconds more, as from a slow disk: these shards are small, and all of them
+would be read between two looks.
 """
 
+import os
+import time
 from typing import Any
 
 
 def register() -> str:
+    seconds = float(os.environ.get("SPARKLAB_SHARD_S") or 0)
+    if seconds:
+        _slow_down(seconds)
     return "sparklab_vllm.LabCpuPlatform"
+
+
+def _slow_down(seconds: float) -> None:
+    """Before the loader imports it: safetensors' way to open a file."""
+    import safetensors.torch  # type: ignore[import-not-found]
+
+    opened = safetensors.torch.safe_open
+    if getattr(opened, "slowed", False):
+        return
+
+    def slowed(path: Any, *words: Any, **options: Any) -> Any:
+        time.sleep(seconds)
+        return opened(path, *words, **options)
+
+    slowed.slowed = True  # type: ignore[attr-defined]
+    safetensors.torch.safe_open = slowed
 
 
 def _platform() -> type:

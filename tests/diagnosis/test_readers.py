@@ -373,10 +373,16 @@ def test_every_trigger_stands_in_every_alternative_of_its_pattern() -> None:
     """A rule whose trigger is not a word of the lines it is meant for would never be tried."""
     for table in (BOOK.rules, BOOK.signs):
         for word, entries in table.items():
-            assert word in (b"%", b"%|", b" ") or re.fullmatch(rb"[a-z0-9_]+", word)
+            assert word in (b"%", b"%|", b" ") or re.fullmatch(r"[a-z0-9_]+|█", word.decode())
             for entry in entries:
                 triggers = set(entry.trigger.split())
-                if not triggers or "%" in entry.trigger or not entry.pattern.pattern or triggers & NOT_IN_ITS_PATTERN:
+                if (
+                    not triggers
+                    or "%" in entry.trigger
+                    or "█" in entry.trigger
+                    or not entry.pattern.pattern
+                    or triggers & NOT_IN_ITS_PATTERN
+                ):
                     continue
                 for alternative in alternatives(entry.pattern.pattern):
                     plain = re.sub(r"\\[a-z]", " ", re.sub(r"\[(\w)(\w)\]", r"\2", alternative.lower()))

@@ -1,235 +1,196 @@
-"""The main job on two real nodes: real systemd, sshd, Docker, Ray and vLLM, through the product's own services."""
+"""The main job on two real nodes: systemd, sshd, Docker, Ray and vLLM, through the API of a running product.
+
+What changes by itself is told by the watch, which beat drives; nothing here calls it.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from apps.deployments.models import Deployment
-from apps.diagnosis.refusal import Refused
-from apps.inventory import services as inventory
-from apps.inventory.models import Node
-from apps.plan.step import Plan
-from apps.runs import queries, services, working
-from apps.runs.models import Run
-from apps.watch import looking
 from scripts.real_nodes import FABRIC
 from tests.real import stack
-from tests.real.conftest import ADMIN, HEAD, PORT, SECOND, Cluster, ended, full, text_of, waited
+from tests.real.conftest import full
+from tests.real.product import ARGUMENTS, ENVIRONMENT, HEAD, NAME, PORT, SECOND, Declined, Json, Product, waited
 
-pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
-
-
-def stops(plan: Plan) -> list[tuple[str, str, str]]:
-    return [(problem.name, problem.node, problem.title) for problem in plan.problems if problem.severity == "stop"]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 
-def looked(deployment: Deployment) -> tuple[str, str | None, str]:
-    looking.look()
-    deployment.refresh_from_db()
-    return deployment.state, deployment.reason, deployment.evidence
-
-
-def becomes(deployment: Deployment, state: str, reason: str | None, seconds: float = 90.0) -> str:
-    """Looks until the watch says so; returns its evidence."""
-    seen: list[tuple[str, str | None, str]] = []
-
-    def said() -> bool:
-        seen.append(looked(deployment))
-        return seen[-1][:2] == (state, reason)
-
-    try:
-        waited(said, seconds)
-    except AssertionError:
-        raise AssertionError(f"never {state} {reason}: {list(dict.fromkeys(seen))}") from None
-    return seen[-1][2]
-
-
-def stopped(cluster: Cluster, deployment: Deployment) -> None:
-    run = ended(cluster.start(deployment, story="stop"), 180)
-    assert run.state == "succeeded", (run.reason, run.evidence, text_of(run))
-    for name in (HEAD, SECOND):
-        left = cluster.real.inside(name, "docker", "ps", "-aq", "--filter", "label=sparkweb.deployment")
-        assert left == "", name
-
-
-def test_both_nodes_tell_what_they_are(cluster: Cluster) -> None:
-    for row, name, part in ((cluster.head, HEAD, "11"), (cluster.second, SECOND, "12")):
-        sheet = inventory.latest_sheet(row)
-        assert sheet is not None and sheet.machine is not None and sheet.memory is not None
-        assert sheet.machine.boot_id == cluster.real.boot_id(name)
-        assert sheet.machine.hostname == name and sheet.machine.user == "spark"
-        assert sheet.docker is not None and sheet.docker.present and sheet.docker.server_version
-        assert sheet.gpus is not None and [gpu.name for gpu in sheet.gpus.gpus] == ["NVIDIA GB10"]
-        assert sheet.gpus.gpus[0].unified and sheet.gpus.gpus[0].memory_total_mib is None
-        assert [(hca.name, hca.state, hca.netdev) for hca in sheet.fabric or ()] == [
-            ("rocep1s0f0", "ACTIVE", "enp1s0f0np0"),
-            ("rocep1s0f1", "DOWN", None),
-        ]
-        fabric = next(one for one in sheet.interfaces or () if one.name == "enp1s0f0np0")
-        assert (fabric.role, fabric.mtu, fabric.up) == ("fabric", 9000, True)
-        assert [address.ip for address in fabric.addresses if address.family == "inet"] == [f"{FABRIC}.{part}"]
-        model = next(one for one in sheet.models or () if one.path == "/models/tiny-qwen3")
-        assert (model.shards, model.complete) == (4, True)
-        assert sheet.privileges is not None and sheet.privileges.sudo == "all", sheet.privileges
-        assert any(unit.name == "docker.service" and unit.active == "active" for unit in sheet.units or ())
-        assert sheet.internet in (None, False)
-
-
-def test_the_main_job_over_ray(cluster: Cluster) -> None:
-    """An old stack is cleared, the model serves over Ray, a worker dies in a stream, both reboot, relaunch, stop."""
-    stack.install(cluster.real, HEAD, port=PORT)
-    waited(lambda: stack.running(cluster.real, HEAD), 60)
-    cluster.known()
-    deployment = cluster.deployment()
-    plan = services.preview(ADMIN, deployment)
-    assert stops(plan) == [], plan.problems
-    clear = cluster.clears(deployment)
-    assert ("unit", "vllm-cluster.service") in {(one.kind, one.name) for one in clear}, "\n".join(
-        map(str, plan.problems)
-    )
-    run = cluster.launched(deployment, clear=clear)
-    _prove(run, "ray")
-    assert becomes(deployment, "serving", None) == ""
-
-    answered = _stream_while(cluster, lambda: cluster.real.inside(SECOND, "docker", "kill", "sparkweb-tiny-r1"))
-    assert 'finish_reason":"stop' not in answered
-    evidence = becomes(deployment, "degraded", "rank_lost")
-    assert f"rank 1 on {SECOND}" in evidence
-
-    boots = {name: cluster.real.boot_id(name) for name in (HEAD, SECOND)}
-    for name in (SECOND, HEAD):
-        cluster.real.inside(name, "systemctl", "reboot", check=False)
-    for name, boot in boots.items():
-        cluster.real.wait_until_up(name, other_than=boot)
-    waited(lambda: stack.running(cluster.real, HEAD), 90)
-    evidence = becomes(deployment, "lost", "replaced")
-    assert "Both nodes rebooted" in evidence and "vllm-cluster.service" in evidence
-
-    cluster.known()
-    again = cluster.launched(deployment, story="relaunch", clear=cluster.clears(deployment, story="relaunch"))
-    _prove(again, "ray")
-    stopped(cluster, deployment)
-
-
-def _prove(run: Run, cluster: str) -> None:
+def prove(product: Product, run: Json, cluster: str) -> None:
     """That what ran was real: shards of a file, every rank in the cluster, one completion."""
-    text = text_of(run)
+    text = product.text(run["id"])
     assert "Loading safetensors checkpoint shards" in text and "4/4" in text
     assert "Application startup complete" in text
-    assert run.outcome["smoke"]["verdict"] == "passed", run.outcome
-    assert {(row["rank"], row["done"], row["total"]) for row in queries.rank_progress(run)} >= {(0, 4, 4)}
+    assert run["outcome"]["smoke"]["verdict"] == "passed", run["outcome"]
+    assert {(row["rank"], row["done"], row["total"]) for row in run["ranks"]} >= {(0, 4, 4)}, run["ranks"]
     if cluster == "ray":
         assert f"0.0/2.0 GPU: {FABRIC}.11, {FABRIC}.12" in text
 
 
-def _stream_while(cluster: Cluster, act) -> str:
+def streamed(product: Product, act: Callable[[], object]) -> str:
     """What a client reads of a long answer, while `act` happens after its first words."""
-    body = '{"model": "tiny-qwen3", "stream": true, "max_tokens": 400, "ignore_eos": true, "messages": [{"role": "user", "content": "hello"}]}'
-    words = ["curl", "-sSN", "-m", "120", "-H", "Content-Type: application/json", "-d", body]
-    got: list[str] = []
-    said = threading.Thread(
-        target=lambda: got.append(
-            cluster.real.inside(HEAD, *words, f"http://127.0.0.1:{PORT}/v1/chat/completions", check=False)
-        )
-    )
-    said.start()
-    said.join(2.0)
+    body = {"model": NAME, "stream": True, "max_tokens": 480, "ignore_eos": True}
+    body |= {"messages": [{"role": "user", "content": "hello"}]}
+    words = ["curl", "-sSN", "-m", "120", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    words += ["-o", "/tmp/streamed", f"http://127.0.0.1:{PORT}/v1/chat/completions"]
+    inside = product.nodes.inside
+    inside(HEAD, "rm", "-f", "/tmp/streamed")
+    client = threading.Thread(target=lambda: inside(HEAD, *words, check=False))
+    client.start()
+    waited(lambda: "content" in inside(HEAD, "cat", "/tmp/streamed", check=False), 60)
     act()
-    said.join(150)
-    assert got, "the client still waits"
-    return got[0]
+    client.join(150)
+    assert not client.is_alive(), "the client still waits"
+    return inside(HEAD, "cat", "/tmp/streamed")
 
 
-def test_native_ranks_and_what_befalls_them(cluster: Cluster) -> None:
-    """Without Ray: cut off by dropped packets, sshd frozen, Docker restarted under the engine."""
-    deployment = cluster.deployment(cluster="native")
-    assert stops(services.preview(ADMIN, deployment)) == []
-    _prove(cluster.launched(deployment), "native")
-    assert becomes(deployment, "serving", None) == ""
-
-    cluster.real.inside(SECOND, "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "DROP")
-    evidence = becomes(deployment, "unreachable", "ssh_timeout", 150)
-    assert SECOND in evidence
-    cluster.real.inside(SECOND, "iptables", "-F", "INPUT")
-    assert becomes(deployment, "serving", None, 150) == ""
-
-    cluster.real.inside(HEAD, "pkill", "-STOP", "-x", "sshd")
-    evidence = becomes(deployment, "unreachable", "ssh_busy", 150)  # the kernel accepts, nobody answers
-    assert HEAD in evidence
-    cluster.real.inside(HEAD, "pkill", "-CONT", "-x", "sshd")
-    assert becomes(deployment, "serving", None, 150) == ""
-
-    cluster.real.inside(SECOND, "systemctl", "restart", "docker")
-    assert SECOND in becomes(deployment, "degraded", "rank_lost", 120)
-    stopped(cluster, deployment)
+def test_both_nodes_tell_what_they_are(product: Product) -> None:
+    for name, part in ((HEAD, "11"), (SECOND, "12")):
+        sheet = product.node(name)["sheet"]
+        assert sheet["machine"]["boot_id"] == product.nodes.boot_id(name)
+        assert (sheet["machine"]["hostname"], sheet["machine"]["user"]) == (name, "spark")
+        assert sheet["docker"]["present"] and sheet["docker"]["server_version"]
+        [gpu] = sheet["gpus"]["gpus"]
+        assert (gpu["name"], gpu["unified"], gpu["memory_total_mib"]) == ("NVIDIA GB10", True, None)
+        assert [(hca["name"], hca["state"], hca["netdev"]) for hca in sheet["fabric"]] == [
+            ("rocep1s0f0", "ACTIVE", "enp1s0f0np0"),
+            ("rocep1s0f1", "DOWN", None),
+        ]
+        card = next(one for one in sheet["interfaces"] if one["name"] == "enp1s0f0np0")
+        assert (card["role"], card["mtu"], card["up"]) == ("fabric", 9000, True)
+        assert [one["ip"] for one in card["addresses"] if one["family"] == "inet"] == [f"{FABRIC}.{part}"]
+        model = next(one for one in sheet["models"] if one["path"] == "/models/tiny-qwen3")
+        assert (model["shards"], model["complete"]) == (4, True)
+        assert sheet["privileges"]["sudo"] == "all"
+        assert any(unit["name"] == "docker.service" and unit["active"] == "active" for unit in sheet["units"])
+        assert sheet["internet"] in (None, False)
 
 
-def test_engine_that_ends_inside_a_living_container_is_not_serving(cluster: Cluster) -> None:
+def test_the_main_job_over_ray(product: Product) -> None:
+    """An old stack is cleared, the model serves over Ray, a worker dies in a stream, both reboot, an operator brings it back."""
+    nodes = product.nodes
+    stack.install(nodes, HEAD, port=PORT)
+    waited(lambda: stack.running(nodes, HEAD), 60)
+    product.know()
+    tiny = product.deployment("tiny")
+    assert product.stops(tiny) == []
+    with pytest.raises(Declined) as refused:
+        product.begin(tiny)
+    assert refused.value.problem["remedy"], "the port is held, and nobody agreed to anything"
+    clear = product.clearing(tiny)
+    assert ("unit", "vllm-cluster.service") in {(one["kind"], one["name"]) for one in clear}, product.plan(tiny)
+    prove(product, product.launch(tiny, clear=clear), "ray")
+    product.becomes(tiny, "serving")
+
+    worker = product.container(tiny, 1)
+    answer = streamed(product, lambda: nodes.inside(SECOND, "docker", "kill", worker))
+    assert 'finish_reason":"length' not in answer, "the answer is whole: it was over before the worker was killed"
+    assert f"rank 1 on {SECOND}" in product.becomes(tiny, "degraded", "rank_lost")
+
+    boots = {name: nodes.boot_id(name) for name in (SECOND, HEAD)}
+    for name in boots:
+        nodes.inside(name, "systemctl", "reboot", check=False)
+    for name, boot in boots.items():
+        nodes.wait_until_up(name, other_than=boot)
+    waited(lambda: stack.running(nodes, HEAD), 90)
+    evidence = product.becomes(tiny, "lost", "replaced")
+    assert "Both nodes rebooted" in evidence and "vllm-cluster.service" in evidence
+
+    product.know()
+    clear = product.clearing(tiny, "relaunch")
+    prove(product, product.launch(tiny, "relaunch", clear, role="operator"), "ray")
+    product.stop(tiny)
+
+
+def test_engine_that_ends_inside_a_living_container_is_not_serving(product: Product) -> None:
     """Over Ray the engine is a process beside the container's first: the container stays up without it."""
-    deployment = cluster.deployment()
-    cluster.launched(deployment)
-    cluster.real.inside(HEAD, "docker", "exec", "sparkweb-tiny-r0", "pkill", "-KILL", "-f", "vllm serve")
-    waited(lambda: looked(deployment)[0] != "serving", 60)
-    assert deployment.state in ("degraded", "lost"), (deployment.state, deployment.reason, deployment.evidence)
+    living = product.deployment("living")
+    product.launch(living)
+    product.becomes(living, "serving")
+    container = product.container(living, 0)
+    product.nodes.inside(HEAD, "docker", "exec", container, "pkill", "-KILL", "-f", "vllm serve")
+    product.becomes(living, "degraded", "rank_lost")
+    up = product.nodes.inside(HEAD, "docker", "inspect", "--format", "{{.State.Status}}", container)
+    assert up.strip() == "running"
 
 
-def test_an_image_without_ray_is_named(cluster: Cluster) -> None:
-    cluster.real.inside(HEAD, "sh", "-c", "docker import /srv/sparklab/engine.tar sparklab/plain:1")
-    cluster.real.copy_image("sparklab/plain:1")
-    cluster.known()
-    deployment = cluster.deployment(image="sparklab/plain:1")
-    run = ended(cluster.start(deployment), 180)
-    assert run.state == "failed" and run.reason not in (None, "internal"), (run.reason, run.evidence)
-    assert "ray" in run.evidence, (run.reason, run.evidence, text_of(run)[-3000:])
+def test_native_ranks_and_what_befalls_them(product: Product) -> None:
+    """Without Ray: cut off by dropped packets, sshd frozen, Docker restarted under the engine."""
+    inside = product.nodes.inside
+    native = product.deployment("native", cluster="native")
+    assert product.stops(native) == []
+    prove(product, product.launch(native), "native")
+    product.becomes(native, "serving")
+
+    inside(SECOND, "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-j", "DROP")
+    assert SECOND in product.becomes(native, "unreachable", "ssh_timeout")
+    inside(SECOND, "iptables", "-F", "INPUT")
+    product.becomes(native, "serving")
+
+    inside(HEAD, "pkill", "-STOP", "-x", "sshd")
+    assert HEAD in product.becomes(native, "unreachable", "ssh_busy")  # the kernel accepts, nobody answers
+    inside(HEAD, "pkill", "-CONT", "-x", "sshd")
+    product.becomes(native, "serving")
+
+    inside(SECOND, "systemctl", "restart", "docker")
+    assert SECOND in product.becomes(native, "degraded", "rank_lost")
+    product.stop(native)
 
 
-def test_a_replaced_host_key_stops_the_node(cluster: Cluster) -> None:
-    keep = "cd /etc/ssh && mkdir -p /root/keys && cp -p ssh_host_* /root/keys/"
-    fresh = "rm -f ssh_host_*_key* && ssh-keygen -A >/dev/null && systemctl restart ssh"
-    cluster.real.inside(SECOND, "sh", "-ec", f"{keep}; {fresh}")
-    working.pool().close()
-    try:
-        run = ended(services.probe(ADMIN, [cluster.second]), 90)
-        assert (run.state, run.reason) == ("failed", "host_key_changed"), (run.state, run.reason, run.evidence)
-        assert Node.objects.get(pk=cluster.second.pk).state != Node.State.READY
-        again = ended(services.probe(ADMIN, [cluster.second]), 90)
-        assert again.state == "failed" and again.reason in ("host_key_changed", "host_key_unknown"), again.reason
-        with pytest.raises(Refused):
-            cluster.start(cluster.deployment())
-    finally:
-        cluster.real.inside(SECOND, "sh", "-ec", "cp -p /root/keys/* /etc/ssh/ && systemctl restart ssh")
+def test_an_image_without_ray_is_named(product: Product) -> None:
+    product.nodes.inside(HEAD, "sh", "-c", "docker import /srv/sparklab/engine.tar sparklab/plain:1")
+    product.nodes.copy_image("sparklab/plain:1")
+    product.know()
+    run = product.failed(product.begin(product.deployment("plain", image="sparklab/plain:1")), 240)
+    assert "ray" in run["evidence"], (run["reason"], run["evidence"], product.text(run["id"])[-3000:])
 
 
-@full
-def test_ready_but_broken_is_never_serving(cluster: Cluster) -> None:
-    """Pipeline parallel on this engine: /health says 200 and the first completion kills it."""
-    deployment = cluster.deployment(tensor_parallel=1, arguments=[*cluster.arguments, "--pipeline-parallel-size", "2"])
-    plan = services.preview(ADMIN, deployment)
-    assert stops(plan) == [], plan.problems
-    run = ended(cluster.start(deployment), 400)
-    deployment.refresh_from_db()
-    assert run.state == "failed" and deployment.state == "failed", (run.reason, run.evidence, text_of(run)[-3000:])
-    assert run.reason in ("smoke_failed", "exited", "rank_lost"), (run.reason, run.evidence)
+def test_a_stopped_docker_is_not_called_missing(product: Product) -> None:
+    product.nodes.inside(SECOND, "systemctl", "stop", "docker.socket", "docker.service")
+    product.probe(SECOND)
+    assert product.stops(product.deployment("undocked")) == [("docker_down", SECOND)]
 
 
-@full
-def test_a_wrong_interface_is_named(cluster: Cluster) -> None:
-    deployment = cluster.deployment(
-        cluster="native", environment=sorted({**cluster.environment, "GLOO_SOCKET_IFNAME": "enp9s9"}.items())
+def test_a_replaced_host_key_stops_the_node_until_an_admin_pins_it(product: Product) -> None:
+    node, path = product.nodes.second, f"nodes/{product.ids[SECOND]}"
+    fresh = (
+        "rm -f /etc/ssh/ssh_host_*_key* && ssh-keygen -A >/dev/null && systemctl restart ssh && pkill -f 'sshd: spark'"
     )
-    run = ended(cluster.start(deployment), 400)
-    assert run.state == "failed" and run.reason not in (None, "internal"), (run.reason, run.evidence)
-    assert "enp9s9" in run.evidence or "enp9s9" in text_of(run), (run.reason, run.evidence)
+    deployment = product.deployment("replaced")
+    product.nodes.inside(SECOND, "sh", "-c", fresh, check=False)
+    assert product.failed(product.ask(f"{path}/probe", {})["run"], 90)["reason"] == "host_key_changed"
+    waited(lambda: product.node(SECOND)["state"] == "stopped", 30)
+    for act in (lambda: product.begin(deployment), lambda: product.probe(SECOND)):
+        with pytest.raises(Declined) as refused:
+            act()
+        assert refused.value.problem["remedy"]
+    product.succeeded(product.ask(f"{path}/scan", {})["run"], 90)
+    known = {key.sha256 for key in product.nodes.host_keys(SECOND)} - {key.sha256 for key in node.host_keys}
+    shown = {key["sha256"] for key in product.node(SECOND)["host_keys"]} & known
+    assert shown
+    body = {"sha256": min(shown), "reason": "its disk was replaced"}
+    with pytest.raises(Declined):
+        product.ask(f"{path}/repin", body, role="operator")
+    assert product.ask(f"{path}/repin", body)["state"] == "ready"
+    assert product.probe(SECOND)["state"] == "succeeded"
 
 
-def test_a_closed_pipe_to_docker_is_no_answer(cluster: Cluster) -> None:
-    """Docker stopped on a node is called that, not `not installed`."""
-    cluster.real.inside(SECOND, "systemctl", "stop", "docker.socket", "docker.service")
-    try:
-        cluster.probe()
-        found = stops(services.preview(ADMIN, cluster.deployment()))
-        assert ("docker_down", SECOND) in {(name, node) for name, node, _ in found}, found
-    finally:
-        cluster.real.inside(SECOND, "systemctl", "start", "docker.socket", "docker.service")
+@full
+def test_ready_but_broken_is_never_serving(product: Product) -> None:
+    """Pipeline parallel on this engine: /health says 200 and the first completion kills it."""
+    arguments = [*ARGUMENTS, "--pipeline-parallel-size", "2"]
+    broken = product.deployment("broken", tensor_parallel=1, arguments=arguments)
+    assert product.stops(broken) == []
+    run = product.failed(product.begin(broken), 420)
+    assert run["reason"] in ("smoke_failed", "exited", "rank_lost"), (run["reason"], run["evidence"])
+    assert product.state(broken)["state"] == "failed"
+
+
+@full
+def test_a_wrong_interface_is_named(product: Product) -> None:
+    wrong = product.deployment("wrong", cluster="native", environment={**ENVIRONMENT, "GLOO_SOCKET_IFNAME": "enp9s9"})
+    run = product.failed(product.begin(wrong), 420)
+    assert "enp9s9" in run["evidence"] + product.text(run["id"]), (run["reason"], run["evidence"])

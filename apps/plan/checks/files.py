@@ -87,12 +87,16 @@ def _age(spec: Spec, sheet: Sheet, image: Image) -> Iterator[Problem]:
     old = [warning(one, sheet.node) for one in image_too_old(sheet, software.where, seen, kind)]
     if old:
         yield from old
-    elif spec.cluster == "ray" and "torch" in software.versions and "ray" not in software.versions:
-        # Only a list of packages can prove that one is missing; labels and variables of an image name a few.
+    elif spec.cluster == "ray" and _lacks_ray(software):
         yield warning(ray_missing(sheet, software.where), sheet.node, "stop")
     else:
         has = f"vLLM {seen}" + (f" and Ray {software.versions['ray']}" if "ray" in software.versions else "")
         yield Problem("software", "fine", f"The image on {sheet.node} has {has}", sheet.node)
+
+
+def _lacks_ray(software: Software) -> bool:
+    """Only a list of packages can prove that one is missing; labels and variables of an image name a few."""
+    return software.whole and "torch" in software.versions and "ray" not in software.versions
 
 
 def _model(spec: Spec, sheet: Sheet) -> Problem:
