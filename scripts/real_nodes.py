@@ -65,7 +65,10 @@ NEEDED = (  # program, package
     ("unshare", "util-linux"),
     ("ssh-keygen", "openssh-client"),
 )
-TESTS_NEED = (("chromium", "chromium"),)  # besides: one of them is a person in a browser
+TESTS_NEED = (
+    ("chromium", "chromium"),
+    ("docker-compose", "docker-compose"),
+)  # besides: a browser, the production set-up
 # By bit, as far as Docker 20.10 knows their names; a node gets those that this root has.
 CAPABILITIES = [
     "CHOWN",

@@ -235,7 +235,8 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "filters": {"away": {"()": "sparkweb.logs.AwayInOneLine"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["away"]}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
         "paramiko": {"level": "CRITICAL"},

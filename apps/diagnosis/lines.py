@@ -191,6 +191,8 @@ class Origin:
     key: str = ""
     rank: int | None = None  # the number in the prefix, which is the world rank where pipeline and data parallel are 1
     local: bool = True  # False: Ray says that it runs at another address
+    stage: int | None = None  # of pipeline parallel; then `rank` is the tensor rank within it
+    replica: int | None = None  # of data parallel
 
 
 NOBODY = Origin()
@@ -198,7 +200,7 @@ _PREFIX = re.compile(
     r"[ \t]{0,4}\((?P<process>[A-Za-z]\w{0,60}) (?P<rest>(?:[^()\n]{0,60} )?(?:pid|rank)=\d[^()\n]{0,100})\)[ \t]?"
 )
 MOST_PREFIXES = 4
-_TAG = re.compile(r"(?:_|\b)(DP|PP|TP)(\d{1,4})\b")
+_TAG = re.compile(r"(?:_|\b)(DP|PP|TP)(\d{1,4})(?![0-9A-Za-z])")
 _RANK = re.compile(r"\brank=(\d{1,5})")
 _RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
 _ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
@@ -220,4 +222,5 @@ def origin_of(text: str) -> tuple[Origin, str]:
     tags = {kind: int(number) for kind, number in _TAG.findall(f"{process} {rest}")}
     said = _RANK.search(rest)
     rank = int(said[1]) if said else tags.get("TP")
-    return Origin(process, f"{process} {rest}", rank, _ADDRESS.search(rest) is None), text[match.end() :]
+    local = _ADDRESS.search(rest) is None
+    return Origin(process, f"{process} {rest}", rank, local, tags.get("PP"), tags.get("DP")), text[match.end() :]

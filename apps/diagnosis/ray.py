@@ -10,6 +10,7 @@ from apps.diagnosis.story import Act, Line, Rule, Story
 
 _SECTIONS = {
     "Active": "active",
+    "Healthy": "active",
     "Idle": "idle",
     "Pending": "pending",
     "Recent failures": "failures",
@@ -43,6 +44,11 @@ def _section(story: Story, match: re.Match[str], line: Line) -> None:
             story.first(idle=0)
 
 
+def _one_node(story: Story, match: re.Match[str], line: Line) -> None:
+    if "ray_section" in story.marks:
+        story.marks["ray_section"] = "node"
+
+
 def _nodes(story: Story, match: re.Match[str], line: Line) -> None:
     section = story.marks.get("ray_section")
     if section in ("active", "idle"):
@@ -60,8 +66,8 @@ def _failure(story: Story, match: re.Match[str], line: Line) -> None:
 
 
 def _gpu(story: Story, match: re.Match[str], line: Line) -> None:
-    if "ray_section" not in story.marks:
-        return
+    if story.marks.get("ray_section") != "usage":
+        return  # -v repeats the usage node by node
     values: dict[str, Any] = {"gpu_used": float(match["used"]), "gpu_total": float(match["total"])}
     if match["inside"]:
         values["gpu_in_pg"] = float(match["inside"])
@@ -147,6 +153,7 @@ RULES: tuple[Rule, ...] = (
         _rule(trigger, r"^(?P<name>" + re.escape(name) + r"):\s*$", _section, 1)
         for trigger, name in (
             ("active", "Active"),
+            ("healthy", "Healthy"),
             ("idle", "Idle"),
             ("pending", "Pending"),
             ("failures", "Recent failures"),
@@ -159,10 +166,18 @@ RULES: tuple[Rule, ...] = (
         )
     ),
     Rule("ray", " ", re.compile(r"^\s+(?P<count>\d{1,6}) (?P<name>[\w.:-]+)\s*$"), _nodes, 0),
-    _rule(
-        "launching",
-        r"^\s+\S+?[,:] (?:(?P<count>\d+) )?(?:launching|setting-up|waiting-for-ssh|uninitialized)",
-        _launching,
+    *(
+        _rule(
+            trigger,
+            r"^\s+(?:\S+: )?\S+?[,:] (?:(?P<count>\d+) )?(?:" + state + r")\b",
+            _launching,
+        )
+        for trigger, state in (
+            ("launching", "launching"),
+            ("setting", "setting-up"),
+            ("waiting", "waiting-for-ssh"),
+            ("uninitialized", "uninitialized"),
+        )
     ),
     _rule("ip", r"^\s+\S+: \S+ \(ip: \S+\)", _failure),
     _rule(
@@ -172,6 +187,7 @@ RULES: tuple[Rule, ...] = (
         _gpu,
     ),
     Rule("ray", " ", re.compile(r"^\s+(?P<shape>\{.{1,300}\}.*?): (?P<count>\d+)\+? (?:pending|from)"), _demand, 1),
+    _rule("node", r"^Node: [0-9a-f]{8,}", _one_node, 1),
     _rule("mismatch", r"Version mismatch: The cluster was started with", _mismatch, 5),
     _rule("ray", r"^\s+Ray: (?P<version>\S+)", _versions),
     _rule("python", r"^\s+Python: (?P<version>\S+)", _versions),

@@ -123,7 +123,7 @@ _ACCESS = [
             "SSH timed out",
             "The node did not answer in time: it is down, or a firewall drops our packets.",
             "Check that the node is powered, that the address is right and that port 22 is open from here.",
-            "timeout connection_timed_out",
+            "timeout connection_timed_out connection_dropped",
         ),
         (
             "ssh_refused",

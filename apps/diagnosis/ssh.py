@@ -98,7 +98,7 @@ SIGNS: tuple[Sign, ...] = (
         "disconnect timeout closed",
         r"client_loop: send disconnect|Timeout, server \S+ not responding|Connection to \S+ closed by remote host",
         "ssh_timeout",
-        "connection_lost",
+        "connection_dropped",
         strength=1,
     ),
     _sign("password", r"sudo: a password is required|sudo: \d+ incorrect password", "sudo_denied", "sudo_password"),

@@ -521,6 +521,12 @@ def _go_on(story: Story, text: str) -> None:
         story.open_sign = (sign, number, whole, rank, left - 1)
 
 
+def _width(story: Story) -> int:
+    """How many tensor ranks a pipeline stage has, as far as it is known."""
+    width = story.facts.get("tp")
+    return width if isinstance(width, int) and 0 < width < MOST_PROCESSES else 1
+
+
 def rank_of(story: Story, origin: Origin) -> int | None:
     """The world rank of the process that printed a line, as far as it is known."""
     if origin is NOBODY:
@@ -528,6 +534,8 @@ def rank_of(story: Story, origin: Origin) -> int | None:
     known = story.processes.get(origin.key)
     if known is not None:
         return known
+    if origin.stage is not None:
+        return origin.stage * _width(story) + (origin.rank or 0)
     if origin.rank is not None:
         return origin.rank
     if origin.process.startswith("RayWorker") and len(story.processes) < MOST_PROCESSES:
@@ -601,6 +609,9 @@ def _failure(story: Story, kind: str, ended: bool) -> Failure | None:
     for other, sign in story.signs.items():
         if other < strength or strength == SUSPECT:
             values = {**sign.values, **values}
+    replica = origin_of(f"({found.key})")[0].replica if found.key else None
+    if replica is not None:
+        values["dp_rank"] = replica
     codes = values.get("exit_codes") or {}
     if reason == "exited" and strength == ECHO and set(codes.values()) & {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT"}:
         reason = "engine_crashed"

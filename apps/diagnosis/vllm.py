@@ -397,8 +397,9 @@ RULES: tuple[Rule, ...] = (
     _rule("available", r"Available KV cache memory: (?P<kv_gib>-?[\d.]+) GiB", _kv_memory, 4),
     _rule(
         "fit",
-        r"(?:max_model_len|max model len).{0,80}?\bfit .{0,80}?(?:from \S+ )?to (?P<max_len>[\d,]+)",
+        r"[Aa]uto-fit max_model_len: .{0,40}?from [\d,]+ to (?P<max_len>\d[\d,]*)",
         _max_len_chosen,
+        3,
     ),
     _rule("cache", r"(?:GPU|CPU) KV cache size: (?P<tokens>[\d,]+) tokens", _kv_tokens, 4),
     _rule("blocks", r"# (?:GPU|CUDA|cuda|CPU) blocks: (?P<gpu>\d+), # CPU blocks: (?P<cpu>\d+)", _kv_blocks, 4),

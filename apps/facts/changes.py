@@ -43,6 +43,7 @@ def changes(before: Sheet, after: Sheet) -> list[Change]:
         *_units(before.user_units, after.user_units, whose="the user's unit"),
         *_processes(before.processes, after.processes),
         *_checkouts(before, after),
+        *_boot_jobs(before, after),
         *_interfaces(before.interfaces, after.interfaces),
         *_fabric(before, after),
         *_listeners(before, after),
@@ -200,6 +201,15 @@ def _processes(old: tuple[EngineProcess, ...] | None, new: tuple[EngineProcess, 
             yield Change(
                 "processes", str(one.pid), sentence, was.command if was else None, now.command if now else None
             )
+
+
+def _boot_jobs(before: Sheet, after: Sheet) -> Iterator[Change]:
+    for was, now in _matched(before.boot_jobs, after.boot_jobs, lambda each: (each.where, each.user, each.command)):
+        one = now or was
+        if one is not None and (was is None or now is None):
+            word = "starts at boot now" if now else "does not start at boot any more"
+            commands = was.command if was else None, now.command if now else None
+            yield Change("units", one.where, f"{one.command[:200]} ({one.where}) {word}", *commands)
 
 
 def _checkouts(before: Sheet, after: Sheet) -> Iterator[Change]:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from apps.facts import docker_tables
 from apps.facts.fact import Fact, fact
+from apps.facts.masking import masked
 from apps.facts.quantities import size
 from apps.facts.sheet import Evidence
 from apps.facts.values import Container, Docker, GpuProcess, Image
@@ -36,10 +38,45 @@ PROBLEMS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(r"docker['\"]?: (?:command )?not found|docker: not found|Unknown command:? '?docker", re.IGNORECASE),
     ),
 )
+# Why docker would not start a container: said once on stderr, and the container has no log.
+_REFUSALS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "container_name_in_use",
+        re.compile(r"Conflict\. The container name \"[^\"\n]{1,200}\" is already in use"),
+    ),
+    (
+        "port_in_use",
+        re.compile(
+            r"port is already allocated|bind: address already in use|host port [^\n]{0,80}address already in use"
+        ),
+    ),
+    ("no_such_container", re.compile(r"No such container: ")),
+    ("manifest_unknown", re.compile(r"manifest (?:for \S+ )?(?:not found|unknown)|pull access denied for ")),
+    ("no_such_image", re.compile(r"No such image: |Unable to find image '[^'\n]{1,300}' locally\s*\Z")),
+    ("exec_format_error", re.compile(r"exec format error|no matching manifest for linux/")),
+    ("no_space_left", re.compile(r"no space left on device", re.IGNORECASE)),
+    ("device_missing", re.compile(r"error gathering device information while adding custom device")),
+    ("mount_source_missing", re.compile(r"bind source path does not exist")),
+    ("command_not_found", re.compile(r"executable file not found in \$PATH")),
+)
+_REASONS = {
+    "driver_too_old_for_image": "driver_too_old",
+    "container_name_in_use": "foreign_container",
+    "port_in_use": "port_busy",
+    "no_such_container": "vanished",
+    "manifest_unknown": "image_not_found",
+    "no_such_image": "image_missing",
+    "exec_format_error": "image_arch",
+    "no_space_left": "disk_full",
+    "device_missing": "bad_args",
+    "mount_source_missing": "model_path_missing",
+    "command_not_found": "program_missing",
+}
 _NEEDS_CUDA = re.compile(r"unsatisfied condition: cuda\s*>=\s*([0-9]+\.[0-9]+)")
 _TOOLKIT = re.compile(
     r"could not select device driver \"?\"? with capabilities: \[\[gpu\]\]|unknown or invalid runtime name: nvidia|"
-    r"nvidia-container-(?:cli|runtime)[^\n]{0,60}(?:not found|no such file)"
+    r"nvidia-container-(?:cli|runtime)[^\n]{0,60}(?:not found|no such file)|unresolvable CDI devices|"
+    r"failed to discover GPU vendor from CDI"
 )
 _STATUS_CODE = re.compile(r"^(?:Exited|Restarting) \((\d{1,6})\)")
 _STATUS_HEALTH = re.compile(r"\((?:health: )?(starting|healthy|unhealthy)\)")
@@ -107,6 +144,10 @@ def problem(evidence: Evidence) -> tuple[str, str] | None:
         toolkit = _TOOLKIT.search(text)
         if toolkit:
             return "toolkit_missing", _line(text, toolkit.start())
+        for reason, pattern in _REFUSALS:
+            found = pattern.search(text)
+            if found:
+                return reason, _line(text, found.start())
     return ("docker_missing", evidence.stderr.strip()[:300]) if evidence.exit_code == 127 else None
 
 
@@ -153,11 +194,13 @@ def labels_of(value: Any) -> dict[str, str]:
 
 
 def containers_from_ps(text: str) -> tuple[Container, ...]:
-    """`docker ps -a --format '{{json .}}'` of 20.10 to 29, one object a line."""
+    """`docker ps -a --format '{{json .}}'` of 20.10 to 29, one object a line; podman's array; else the table for people."""
     found = []
-    for each in objects(text):
-        name = text_of(each.get("Names")) or text_of(each.get("Name"))
-        if name is None:
+    rows = list(objects(text)) or list(docker_tables.containers(text))
+    for each in rows:
+        names = each.get("Names")
+        name = text_of(names[0] if isinstance(names, list) and names else names) or text_of(each.get("Name"))
+        if name is None or isinstance(each.get("State"), dict) or "RepoDigests" in each:
             continue
         status = text_of(each.get("Status"))
         code, health = _STATUS_CODE.match(status or ""), _STATUS_HEALTH.search(status or "")
@@ -173,13 +216,30 @@ def containers_from_ps(text: str) -> tuple[Container, ...]:
                 health=(said if said and said != "none" else None) or (health.group(1) if health else None),
                 exit_code=int(code.group(1)) if code else None,
                 labels=labels,
-                ports=tuple(port.strip() for port in (text_of(each.get("Ports")) or "").split(",") if port.strip()),
-                command=(text_of(each.get("Command")) or "").strip('"') or None,
+                ports=_listed_ports(each.get("Ports")),
+                command=_listed_command(each.get("Command")),
                 network=text_of(each.get("Networks")),
                 compose_project=labels.get("com.docker.compose.project"),
             )
         )
     return tuple(found)
+
+
+def _listed_command(value: Any) -> str | None:
+    """docker quotes the command and cuts it, podman lists its words."""
+    if isinstance(value, list):
+        return masked(" ".join(word for word in value if isinstance(word, str)))[:4000] or None
+    return masked((text_of(value) or "").strip('"')) or None
+
+
+def _listed_ports(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list):
+        binds = [each for each in value if isinstance(each, dict) and each.get("host_port")]
+        return tuple(
+            f"{each.get('host_ip') or '0.0.0.0'}:{each['host_port']}->{each.get('container_port')}/{each.get('protocol')}"  # noqa: S104 - what podman means
+            for each in binds
+        )
+    return tuple(port.strip() for port in (text_of(value) or "").split(",") if port.strip())
 
 
 def _state_of(status: str | None) -> str | None:
@@ -206,7 +266,7 @@ def _inspected(each: dict[str, Any]) -> Container | None:
     state = each.get("State")
     name = text_of(each.get("Name")) or text_of(each.get("name"))
     if not isinstance(state, dict):
-        if "ExitCode" not in each or "Status" not in each:
+        if "ExitCode" not in each or "Status" not in each or "Names" in each or "State" in each:
             return None
         state = each  # docker inspect --format '{{json .State}}'
     labels = labels_of(part(each, "Config", "Labels"))
@@ -233,7 +293,7 @@ def _inspected(each: dict[str, Any]) -> Container | None:
         ports=_ports(part(each, "NetworkSettings", "Ports")),
         oom_killed=oom if isinstance(oom, bool) else None,
         error=text_of(state.get("Error")),
-        command=" ".join(str(word) for word in words if isinstance(word, str))[:4000] or None,
+        command=masked(" ".join(str(word) for word in words if isinstance(word, str)))[:4000] or None,
         network=text_of(part(each, "HostConfig", "NetworkMode")),
         compose_project=labels.get("com.docker.compose.project"),
         memory_limit_bytes=number_of(part(each, "HostConfig", "Memory")) or None,
@@ -307,7 +367,7 @@ def joined(
 def images_from_list(text: str) -> tuple[Image, ...]:
     """`docker images --format '{{json .}}'`: N/A and <none> are words there; sizes are decimal (18.5GB)."""
     found = []
-    for each in objects(text):
+    for each in list(objects(text)) or list(docker_tables.images(text)):
         if "Repository" not in each and "Tag" not in each:
             continue
         repository, tag = text_of(each.get("Repository")), text_of(each.get("Tag"))
@@ -327,10 +387,11 @@ def images_from_inspect(text: str) -> tuple[Image, ...]:
     """`docker image inspect`: one Image per tag (one for a dangling image)."""
     found = []
     for each in objects(text):
-        if "RepoTags" not in each and "Architecture" not in each:
+        if "RepoTags" not in each and ("Architecture" not in each or "ServerVersion" in each):
             continue
+        names = each.get("RepoTags") or each.get("Names")  # podman lists its images by Names
         tags: list[str | None] = [
-            tag for tag in each.get("RepoTags") or [] if isinstance(tag, str) and tag != "<none>:<none>"
+            tag for tag in (names if isinstance(names, list) else []) if isinstance(tag, str) and tag != "<none>:<none>"
         ]
         digests = [digest for digest in each.get("RepoDigests") or [] if isinstance(digest, str)]
         environment = _environment(part(each, "Config", "Env"))
@@ -431,12 +492,16 @@ def describe(evidence: Evidence) -> dict[str, Any]:
     """Whatever docker printed: containers, images, versions or an error, by the names of the cases."""
     text = evidence.stdout
     told: dict[str, Any] = {}
-    listed = containers_from_ps(text) or containers_from_inspect(text)
-    if listed:
+    listed = containers_from_ps(text) + containers_from_inspect(text)
+    if listed or docker_tables.lists_containers(text):
         told["containers"] = [_container(each) for each in listed]
     images = images_from_list(text) or images_from_inspect(text)
     if images:
-        sizes = {text_of(each.get("ID")): text_of(each.get("Size")) for each in objects(text) if "Repository" in each}
+        sizes = {
+            text_of(each.get("ID")): text_of(each.get("Size"))
+            for each in list(objects(text)) or list(docker_tables.images(text))
+            if "Repository" in each
+        }
         told["images"] = [
             {
                 "ref": each.ref,
@@ -451,21 +516,46 @@ def describe(evidence: Evidence) -> dict[str, Any]:
             }
             for each in images
         ]
-    if not told and any("Client" in each or "Server" in each for each in objects(text)):
-        asked = server(evidence)
-        told.update({"client_version": asked.client_version, "server_version": asked.server_version} if asked else {})
+    if not told:
+        told |= _about(evidence)
     wrong = problem(evidence) if not told or evidence.exit_code not in {0, None} else None
     needs = _NEEDS_CUDA.search(evidence.stderr) or _NEEDS_CUDA.search(text)
-    aliases = {"driver_too_old_for_image": "driver_too_old"}
     return (
         told
         | {
             "problem": wrong[0] if wrong else None,
-            "reason": aliases.get(wrong[0], wrong[0]) if wrong else None,
+            "reason": _REASONS.get(wrong[0], wrong[0]) if wrong else None,
             "evidence": wrong[1] if wrong else None,
         }
         | ({"needs_cuda": needs.group(1)} if needs else {})
     )
+
+
+def _about(evidence: Evidence) -> dict[str, Any]:
+    """What `docker version` and `docker info` say of docker itself, in JSON or for people."""
+    printed = docker_tables.info(evidence.stdout)
+    if printed:
+        evidence = replace(evidence, stdout=json.dumps(printed))
+    keys = {name for each in objects(evidence.stdout) for name in each}
+    if not keys & {"Client", "Server", "ServerVersion"}:
+        return dict(docker_tables.versions(evidence.stdout))
+    asked = server(evidence, evidence)
+    if asked is None:
+        return {}
+    told: dict[str, Any] = {"client_version": asked.client_version, "server_version": asked.server_version}
+    if "ServerVersion" in keys:
+        about = next(each for each in objects(evidence.stdout) if "ServerVersion" in each)
+        told |= {
+            "runtimes": list(asked.runtimes),
+            "default_runtime": text_of(about.get("DefaultRuntime")),
+            "gpu_runtime": "nvidia" in asked.runtimes or bool(about.get("DiscoveredDevices")),
+            "cgroup": asked.cgroup,
+            "storage": asked.storage,
+            "root": asked.root,
+            "snap": asked.snap,
+            "arch": text_of(about.get("Architecture")),
+        }
+    return told
 
 
 def _container(each: Container) -> dict[str, Any]:
@@ -488,6 +578,9 @@ def _container(each: Container) -> dict[str, Any]:
         "labels": each.labels,
         "command": each.command,
         "network": each.network,
+        "error": each.error,
+        "memory_limit_bytes": each.memory_limit_bytes,
+        "shm_bytes": each.shm_bytes,
     }
 
 

@@ -7,13 +7,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from apps.facts.docker import objects, text_of
 from apps.facts.fact import Fact, fact
 from apps.facts.quantities import decimal
 from apps.facts.sheet import Evidence
 from apps.facts.values import Hca
 
 _IBDEV = re.compile(r"^(\S+) port (\d{1,3}) ==> (\S+) \((\w+)\)\s*$", re.MULTILINE)
-_RDMA = re.compile(r"^(?:\d+: )?link (\S+?)/(\d{1,3}) (.*)$", re.MULTILINE)
+_IBDEV_WIDE = re.compile(
+    r"^\S+ (\S+) \(.{0,200}?\) .{0,200}? port (\d{1,3}) \((\w+)\s*\) ==> (\S+) \((\w+)\)\s*$", re.MULTILINE
+)
+_RDMA = re.compile(r"^(?:\d+: |\d+/\d+: )?(?:link )?([\w.-]{1,64})/(\d{1,3}):? (state .*)$", re.MULTILINE)
+_GID_ROW = re.compile(
+    r"^(?P<dev>\S+)\s+(?P<port>\d{1,3})\s+(?P<index>\d{1,4})\s+(?P<gid>[0-9a-f:]{39})(?:\s+(?P<ip>[\d.]{7,15}))?\s+v(?P<version>[12])"
+    r"(?:\s+(?P<netdev>\S+))?\s*$",
+    re.MULTILINE,
+)
+_PHYSICAL = {"LINK_UP": "LinkUp", "DISABLED": "Disabled", "POLLING": "Polling"}
 _CA = re.compile(r"^CA '([^']{1,64})'\s*$")
 _SYSFS = re.compile(
     r"^(\S+)[ \t]+(\d): ([A-Z_]+)[ \t]+(\d): (\w+)[ \t]+([0-9.]{1,12}) Gb/sec(?: \([^)\n]*\))?(?:[ \t]+(\w+))?[ \t]*$",
@@ -24,15 +34,62 @@ _MAPPED = re.compile(r"^(?:0000:){5}ffff:", re.IGNORECASE)
 
 def from_ibdev2netdev(text: str) -> tuple[Hca, ...]:
     """`rocep1s0f1 port 1 ==> enp1s0f1np1 (Up)`, in any order."""
-    return tuple(
-        Hca(name=name, port=int(port), netdev=netdev, state={"up": "ACTIVE", "down": "DOWN"}.get(state.lower()))
+    states = {"up": "ACTIVE", "down": "DOWN"}
+    short = tuple(
+        Hca(name=name, port=int(port), netdev=netdev, state=states.get(state.lower()))
         for name, port, netdev, state in _IBDEV.findall(text)
     )
+    wide = tuple(  # -v
+        Hca(name=name, port=int(port), netdev=netdev, state=states.get(up.lower(), state))
+        for name, port, state, netdev, up in _IBDEV_WIDE.findall(text)
+    )
+    return short + wide
+
+
+def from_show_gids(text: str) -> tuple[Hca, ...]:
+    """`show_gids`: of each port the index of the RoCE v2 GID that maps an IPv4 address, a stable one first."""
+    rows: dict[tuple[str, int], list[re.Match[str]]] = {}
+    for row in _GID_ROW.finditer(text):
+        rows.setdefault((row["dev"], int(row["port"])), []).append(row)
+    found = []
+    for (name, port), entries in rows.items():
+        gids = ";".join(f"{row['index']}/{row['gid']}" for row in entries if row["version"] == "2")
+        netdev = next((row["netdev"] for row in entries if row["netdev"]), None)
+        found.append(Hca(name=name, port=port, netdev=netdev, gid_index=_gid(gids)))
+    return tuple(found)
+
+
+def from_ibv_devinfo(text: str) -> tuple[Hca, ...]:
+    """`ibv_devinfo`: state and link layer of each port."""
+    found: list[Hca] = []
+    name: str | None = None
+    for line in text.splitlines():
+        key, colon, value = line.strip().partition(":")
+        value = value.strip()
+        if key == "hca_id" and colon:
+            name = value
+        elif name and key == "port" and value.isdecimal():
+            found.append(Hca(name=name, port=int(value[:3])))
+        elif found and key == "state" and value.startswith("PORT_"):
+            found[-1] = replace(found[-1], state=value.removeprefix("PORT_").split(" ")[0])
+        elif found and key == "link_layer":
+            found[-1] = replace(found[-1], link_layer=value)
+    return tuple(found)
 
 
 def from_rdma(text: str) -> tuple[Hca, ...]:
     """`rdma link show` of iproute2: `link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev ens5f0np0`."""
-    found = []
+    found = [
+        Hca(
+            name=each["ifname"],
+            port=each["port"] if isinstance(each.get("port"), int) else 1,
+            state=text_of(each.get("state")),
+            netdev=text_of(each.get("netdev")),
+            physical_state=_PHYSICAL.get(each["physical_state"], each["physical_state"]),
+        )
+        for each in (objects(text) if '"physical_state"' in text else ())  # -j
+        if isinstance(each.get("ifname"), str) and isinstance(each.get("physical_state"), str)
+    ]
     for name, port, rest in _RDMA.findall(text):
         words = rest.split()
         cells = dict(zip(words[::2], words[1::2], strict=False))
@@ -43,9 +100,7 @@ def from_rdma(text: str) -> tuple[Hca, ...]:
                 port=int(port),
                 state=cells.get("state"),
                 netdev=cells.get("netdev"),
-                physical_state={"LINK_UP": "LinkUp", "DISABLED": "Disabled", "POLLING": "Polling"}.get(
-                    physical or "", physical
-                ),
+                physical_state=_PHYSICAL.get(physical or "", physical),
             )
         )
     return tuple(found)
@@ -133,8 +188,9 @@ def _gid(text: str) -> int | None:
 
 
 def hcas(text: str) -> tuple[Hca, ...]:
-    """Whatever of the four formats stands in the text, joined."""
-    return joined(from_sysfs(text), (*from_ibstat(text), *from_ibdev2netdev(text), *from_rdma(text)))
+    """Whatever of the formats stands in the text, joined."""
+    tools = (from_ibstat, from_ibdev2netdev, from_rdma, from_ibv_devinfo, from_show_gids)
+    return joined(from_sysfs(text), (each for read in tools for each in read(text)))
 
 
 def joined(first: Iterable[Hca], bonus: Iterable[Hca]) -> tuple[Hca, ...]:

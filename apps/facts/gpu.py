@@ -682,7 +682,8 @@ class GpuErrorsFact(Fact):
     reads = "dmesg -T or journalctl -k -b: the lines with NVRM: Xid"
     timeout_s = 8
     script = r"""
-log=$(dmesg -T 2>/dev/null) || log=$(journalctl -k -b -q --no-pager 2>/dev/null) || { echo unreadable; exit 0; }
+log=$(dmesg -T 2>/dev/null) || log=$(journalctl -k -b -q --no-pager 2>/dev/null | grep -v '^-- ')
+[ -n "$log" ] || { echo unreadable; exit 0; }
 printf '%s\n' "$log" | grep 'NVRM: Xid' | tail -n 200
 :
 """

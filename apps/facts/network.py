@@ -73,6 +73,11 @@ def _address(ip: Any, prefix: Any, family: Any) -> Address | None:
 
 _ONELINE = re.compile(r"^\d+:\s+([^\s:@]+)(?:@\S+?)?:?\s+(inet6?)\s+([0-9A-Fa-f.:]+)(?:/(\d{1,3}))?", re.MULTILINE)
 _LINK = re.compile(r"^\d+:\s+([^\s:@]+)(?:@[^\s:]+)?:\s+<([^>]*)>\s+mtu\s+(\d{1,6})(.*)$")
+_BRIEF = re.compile(
+    r"^([\w.:-]{1,32})(?:@\S+)?[ \t]+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT)(?:[ \t]+(\S.*?))?[ \t]*$",
+    re.MULTILINE,
+)
+_MAC = re.compile(r"^\s+link/\w+ ((?:[0-9a-f]{2}:){5}[0-9a-f]{2})\b")
 _INET = re.compile(r"^\s+(inet6?)\s+([0-9A-Fa-f.:]+)(?:/(\d{1,3}))?")
 
 
@@ -85,7 +90,10 @@ def from_ip_text(text: str) -> tuple[Interface, ...]:
     current = None
     for line in text.splitlines():
         link, inet = _LINK.match(line), _INET.match(line)
-        if link:
+        hardware = _MAC.match(line) if current else None
+        if hardware and current:
+            found[current] = replace(found[current], mac=hardware.group(1))
+        elif link:
             current, flags, mtu, rest = link.groups()
             state = re.search(r"\bstate\s+(\w+)", rest)
             before = found.get(current, Interface(name=current, wireless=bool(_WIRELESS.match(current))))
@@ -102,8 +110,47 @@ def _with(interface: Interface, family: str, ip: str, prefix: str | None) -> Int
     return replace(interface, addresses=(*interface.addresses, address))
 
 
+def from_ip_brief(text: str) -> tuple[Interface, ...]:
+    """`ip -br addr`: name, state and addresses on one line; there is no MTU in it."""
+    found = []
+    for name, state, rest in _BRIEF.findall(text):
+        interface = Interface(name=name, up=_is_up([], state), wireless=bool(_WIRELESS.match(name)))
+        for cell in rest.split():
+            ip, _, prefix = cell.partition("/")
+            interface = _with(interface, "inet6" if ":" in ip else "inet", ip, prefix if prefix.isdecimal() else None)
+        found.append(interface)
+    return tuple(found)
+
+
 def addresses(text: str) -> tuple[Interface, ...]:
-    return from_ip_json(text) or from_ip_text(text)
+    return from_ip_json(text) or from_ip_text(text) or from_ip_brief(text)
+
+
+_CONNECTED = re.compile(r"^(?P<subnet>[\d.]{7,15}/\d{1,2}) dev (?P<dev>\S+) .{0,80}?\bscope link\b", re.MULTILINE)
+
+
+def subnet_of_two(routes: str) -> str | None:
+    """A subnet that a routing table reaches through two fabric ports at once: twins with addresses of one subnet."""
+    seen: dict[str, str] = {}
+    for row in _CONNECTED.finditer(_plain_routes(routes)):
+        wired = not _VIRTUAL.match(row["dev"]) and not _WIRELESS.match(row["dev"])
+        if wired and seen.setdefault(row["subnet"], row["dev"]) != row["dev"]:
+            return row["subnet"]
+    return None
+
+
+def _plain_routes(text: str) -> str:
+    """`ip -j route` as the lines that `ip route` prints; other text as it is."""
+    if '"dst"' not in text:
+        return text
+    lines = []
+    for each in objects(text):
+        if isinstance(each.get("dst"), str) and isinstance(each.get("dev"), str):
+            more = "".join(
+                f" {name} {each[name]}" for name in ("scope", "metric") if isinstance(each.get(name), str | int)
+            )
+            lines.append(f"{each['dst']} dev {each['dev']} proto {each.get('protocol', '')}{more}")
+    return "\n".join(lines)
 
 
 def from_links(text: str) -> dict[str, dict[str, str]]:
@@ -119,7 +166,7 @@ def from_links(text: str) -> dict[str, dict[str, str]]:
 def default_interfaces(text: str) -> tuple[str, ...]:
     """Interfaces of the default routes of `ip route`, the lowest metric first."""
     found = []
-    for line in text.splitlines():
+    for line in _plain_routes(text).splitlines():
         device, metric = re.search(r"\bdev (\S+)", line), re.search(r"\bmetric (\d{1,9})", line)
         if line.startswith("default") and device:
             found.append((int(metric.group(1)) if metric else 0, device.group(1)))
@@ -199,6 +246,7 @@ def shared_subnet(interfaces: Iterable[Interface]) -> str | None:
 
 _TCP = re.compile(r"^(?:LISTEN\s+)?\d+\s+\d+\s+(\S+):(\d{1,5})\s+\S+(?:\s+(.*))?$")
 _NETSTAT = re.compile(r"^tcp6?\s+\d+\s+\d+\s+(\S+):(\d{1,5})\s+\S+\s+LISTEN\s*(?:(\d+)/(\S+))?")
+_LSOF = re.compile(r"^(\S+)\s+(\d{1,10})\s+\S+\s+\d+\w*\s+IPv[46]\s.*TCP (\S+):(\d{1,5}) \(LISTEN\)\s*$")
 _USER = re.compile(r'\("([^"]{1,64})",pid=(\d{1,10})')
 
 
@@ -206,12 +254,15 @@ def listeners(text: str) -> tuple[Listener, ...]:
     """`ss -H -ltnp` (with or without header) or `netstat -ltnp`. The owner is known to root, or for one's own processes."""
     found = []
     for line in text.splitlines():
-        row, old = _TCP.match(line.strip()), _NETSTAT.match(line.strip())
+        row, old, open_file = _TCP.match(line.strip()), _NETSTAT.match(line.strip()), _LSOF.match(line.strip())
         if row:
             user = _USER.search(row.group(3) or "")
             found.append((row.group(1), row.group(2), user.group(2) if user else None, user.group(1) if user else None))
         elif old:
             found.append((old.group(1), old.group(2), old.group(3), old.group(4)))
+        elif open_file:
+            program, pid, address, port = open_file.groups()
+            found.append((address, port, pid, program))
     return tuple(
         Listener(
             address=address.strip("[]").split("%")[0], port=int(port), pid=int(pid) if pid else None, program=program

@@ -76,8 +76,10 @@ def _network(evidence: Evidence) -> dict[str, Any]:
     told = fabric.describe(ports) if ports else {}
     if known:
         told |= network.describe(network.joined(known, {}, ports, text))
-    elif network.default_interfaces(text):
-        told |= {"default": list(network.default_interfaces(text))}
+    elif network.default_interfaces(text) or network.subnet_of_two(text):
+        subnet = network.subnet_of_two(text)
+        told |= {"default": list(network.default_interfaces(text)), "subnet": subnet}
+        told |= {"problem": "twins_same_subnet", "warn": ["same_subnet_twins"]} if subnet else {}
     return told or {"interfaces": [], "hcas": [], "problem": "no_interfaces" if not text.strip() else "unreadable"}
 
 

@@ -11,8 +11,8 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from apps.facts import boot_jobs, docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
 from apps.facts import disk as _disk
-from apps.facts import docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
 from apps.facts import machine as _machine
 from apps.facts import memory as _memory
 from apps.facts import models as _models
@@ -52,6 +52,7 @@ PROBE: tuple[str, ...] = (
     "unit-files",
     "unit-details",
     "user-units",
+    "boot-jobs",
     "processes",
     "launchers",
     "addresses",
@@ -305,6 +306,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         owners=values.of(_memory.OwnersFact),
         gpu_errors=values.of(gpu.GpuErrorsFact),
         rails=values.of(network.RailsFact),
+        boot_jobs=_safely(lambda: _boot_jobs(values, launchers_found)),
         evidence=dict(sections),
     )
 
@@ -344,6 +346,11 @@ def _with_names(gpus: Any, containers: Any) -> Any:
     """GPU processes know their container by id; people know it by name."""
     names = {each.id: each.name for each in containers or () if each.id}
     return gpu.named(gpus, names) if gpus else None
+
+
+def _boot_jobs(values: _Values, found: Any) -> Any:
+    jobs = values.of(boot_jobs.BootJobsFact)
+    return None if jobs is None else boot_jobs.joined(jobs, found[0] if found else ())
 
 
 def _images(values: _Values) -> Any:

@@ -186,11 +186,14 @@ rows=$({ ps -ww -eo pid,ppid,user:32,etimes,rss,args 2>/dev/null || ps -o pid,pp
     if (base !~ /^(sh|bash|dash|timeout|awk|gawk|mawk|grep|sed|find|docker|ssh|sshd:|tail|less|cat|vi|vim|nano|tmux.*|screen|sudo|man)$/ && seen++ < 200) print
   }' | sed -e "$SPARKWEB_MASK")
 printf '%s\n' "$rows" | cut -c 1-4096
+set --
 for pid in $(printf '%s\n' "$rows" | awk 'NR > 1 { print ($1 ~ /^[0-9]+$/) ? $1 : $2 }' | head -n 64); do
   { while read -r line; do printf '@of %s\tcgroup\t%s\n' "$pid" "$line"; done <"/proc/$pid/cgroup"; } 2>/dev/null
+  [ -r "/proc/$pid/environ" ] || continue
+  set -- "$@" "/proc/$pid/environ"
   folder=$(readlink "/proc/$pid/cwd" 2>/dev/null) && printf '@of %s\tfolder\t%s\n' "$pid" "$folder"
-  [ ! -r "/proc/$pid/environ" ] || tr '\000' '\n' 2>/dev/null <"/proc/$pid/environ" | sed -n "s/^VIRTUAL_ENV=/@of $pid	venv	/p" | head -n 1
 done
+[ $# = 0 ] || grep -saHz '^VIRTUAL_ENV=' "$@" /dev/null 2>/dev/null | tr '\000' '\n' | sed -n 's|^/proc/\([0-9]*\)/environ:VIRTUAL_ENV=|@of \1	venv	|p'
 :
 """
 

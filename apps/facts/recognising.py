@@ -35,6 +35,11 @@ _SHAPES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("gpu", "gpu", r"^\|\s*NVIDIA-SMI\s|^NVIDIA-SMI has failed|Failed to initialize NVML|nvidia-smi['\"]?: (?:command )?not found"),
         ("gpu-query", "gpu-query", r"^(?:index|name|uuid|gpu_name|driver_version)(?:, [a-z_][a-z0-9_.]*(?: \[[^\]\n]+\])?){1,30}\r?$"),
         ("gpu-query", "gpu-query", r"^\d{1,3}, (?:NVIDIA|Tesla|Quadro|GeForce)[^,\n]{0,60}(?:, [^,\n]{1,80}){3,14}\r?$"),
+        ("gpu-list", "gpu-list", r"^GPU \d{1,3}: .{1,200} \(UUID: \S+\)"),
+        ("sshd", "sshd", r"^maxsessions \d+\s*$|^maxstartups \d+:\d+:\d+\s*$"),
+        ("time", "time", r"^\s*(?:System clock|NTP) synchronized: (?:yes|no)|^NTPSynchronized=|^System time\s+: [0-9.]+ seconds (?:fast|slow) of NTP"),
+        ("rails", "", r"^PING \S+ .{0,120} \d{4,5}\(\d{4,5}\) bytes of data"),
+        ("processes", "", r"^ *(?:USER|UID|PID) .*\b(?:COMMAND|CMD)\s*$"),
         ("killed", "killed", r"oom-kill:constraint=|Out of memory: Kill|systemd-oomd(?:\[\d+\])?: Killed"),
         ("ray", "", r"^=+ Autoscaler status: |^Node status\r?\n-{10,}"),
         ("units", "units", r"^\s*UNIT\s+LOAD\s+ACTIVE\s+SUB\b|^\s*(?:[●*] )?\S{1,200}\.service\s+(?:loaded|not-found|masked|error|bad-setting)\s+\w+\s+\w+"),
@@ -49,6 +54,7 @@ _SHAPES: tuple[tuple[str, str, re.Pattern[str]], ...] = tuple(
         ("network", "routes", r"^default (?:via \S+ )?dev \S+|^default via "),
         ("memory", "memory", r"^MemTotal:\s+\d+ kB|^(?:\s+total\s+used\s+free|[^\s:：][^:：\n]{1,40}[:：](?:\s+[0-9][0-9.,]*[KMGTPE]?i?B?){6}\s*$)"),
         ("disk", "disk", r"^\S.*\s\d+%\s+/\S*\s*$|^[0-9][0-9.,]*[KMGTPE]?\t/"),
+        ("docker", "", r"^CONTAINER ID\s{2,}IMAGE\b|^REPOSITORY\s{2,}TAG\b|^IMAGE\s{2,}ID\s{2,}DISK USAGE\b"),
         ("docker", "docker", r"(?:permission denied|Cannot connect|failed to connect)[^\n]{0,200}docker|unsatisfied condition: cuda|docker['\"]?: (?:command )?not found"),
     )
 )  # fmt: skip

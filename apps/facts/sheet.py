@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from apps.facts.values import (
+    BootJob,
     Checkout,
     Container,
     Disk,
@@ -78,6 +79,7 @@ class Sheet:
     owners: tuple[MemoryOwner, ...] | None = None  # the largest first
     gpu_errors: tuple[GpuError, ...] | None = None
     rails: tuple[RailPing, ...] | None = None  # asked only where the peers are known
+    boot_jobs: tuple[BootJob, ...] | None = None  # of cron and rc.local
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

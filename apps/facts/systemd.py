@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -18,6 +19,14 @@ _ABSENT = re.compile(
     r"System has not been booted with systemd|Failed to connect to (?:user scope )?bus|systemctl['\"]?: (?:command )?not found|systemctl: not found|"
     r"Unknown command:? '?systemctl"
 )
+_NO_UNIT = re.compile(r"Unit (\S{1,200}) (?:could not be found|not found)")
+_STATUS = re.compile(
+    r"^(?:[●*○×x↻] )?(?P<name>[\w@:.\\-]{1,200}\.(?:service|socket|timer|mount|target))(?: - (?P<description>.*))?$"
+)
+_STATUS_LOADED = re.compile(r"^\s+Loaded: (?P<load>\S+)(?: \((?P<fragment>[^;)]*)(?:; (?P<enabled>[\w-]+))?)?")
+_STATUS_ACTIVE = re.compile(r"^\s+Active: (?P<active>\S+)(?: \((?P<sub>[\w-]+)\))?(?: \(Result: (?P<result>[\w-]+)\))?")
+_STATUS_PID = re.compile(r"^\s+Main PID: (?P<pid>\d{1,9}) \((?!code=)")
+_STATUS_RUNS = re.compile(r"^\s+Process: \d+ ExecStart=(?P<run>.*?)(?: \(code=[^)]*\))?$")
 _INTERESTING = re.compile(
     r"docker|podman|vllm|sglang|\bray\b|llama|python|uvicorn|compose|litellm|trtllm|ollama|\.sh\b", re.IGNORECASE
 )
@@ -53,6 +62,54 @@ def from_list_units(text: str) -> tuple[Unit, ...]:
     return tuple(found)
 
 
+def from_json(text: str) -> tuple[Unit, ...]:
+    """`systemctl list-units -o json`; unit files in JSON have other keys."""
+    if text.lstrip()[:1] != "[":
+        return ()
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    found = []
+    for row in rows if isinstance(rows, list) else []:
+        name = row.get("unit") or row.get("unit_file") if isinstance(row, dict) else None
+        if isinstance(name, str):
+            said = {key: row[key] for key in ("load", "active", "sub", "description") if isinstance(row.get(key), str)}
+            enabled = row.get("state")
+            found.append(Unit(name=name, enabled=enabled if isinstance(enabled, str) else None, **said))
+    return tuple(found)
+
+
+def from_status(text: str) -> tuple[Unit, ...]:
+    """`systemctl status UNIT…` as people see it."""
+    found: list[Unit] = []
+    for line in text.splitlines():
+        if len(line) > 4096:
+            continue
+        head = _STATUS.match(line)
+        if head:
+            found.append(Unit(name=head["name"], description=head["description"]))
+        elif found:
+            found[-1] = _with_status(found[-1], line)
+    return tuple(unit for unit in found if unit.active is not None)
+
+
+def _with_status(unit: Unit, line: str) -> Unit:
+    loaded, active = _STATUS_LOADED.match(line), _STATUS_ACTIVE.match(line)
+    pid, runs = _STATUS_PID.match(line), _STATUS_RUNS.match(line)
+    if loaded:
+        return replace(unit, load=loaded["load"], enabled=loaded["enabled"], fragment=loaded["fragment"])
+    if active:
+        return replace(unit, active=active["active"], sub=active["sub"], result=active["result"])
+    if pid:
+        return replace(unit, pid=int(pid["pid"]))
+    return (
+        replace(unit, exec_start=masked(runs["run"])[:4000], containers=started_containers([runs["run"]]))
+        if runs
+        else unit
+    )
+
+
 def from_unit_files(text: str) -> dict[str, str]:
     """`systemctl list-unit-files`: name -> enabled, disabled, static, masked, generated …"""
     rows = (line.split() for line in text.splitlines())
@@ -61,7 +118,7 @@ def from_unit_files(text: str) -> dict[str, str]:
         for row in rows
         if len(row) >= 2
         and "." in row[0]
-        and row[1].rstrip("-rutime").isalpha()
+        and row[1].removesuffix("-runtime").isalpha()
         and row[0].rsplit(".", 1)[1] in {"service", "socket", "timer", "mount", "target", "path", "slice", "scope"}
     }
 
@@ -254,10 +311,14 @@ def matters(unit: Unit) -> bool:
 def describe(evidence: Evidence) -> dict[str, Any]:
     """The names of the cases."""
     wrong = problem(evidence)
-    units = from_list_units(evidence.stdout)
+    units = from_list_units(evidence.stdout) or from_json(evidence.stdout) or from_status(evidence.stdout)
     if not units:
         shown, scripts = from_show(evidence.stdout)
-        units = joined((), from_unit_files(evidence.stdout) if not shown else {}, shown, scripts)
+        units = joined((), {}, shown, scripts)
+    if not units:
+        units = tuple(Unit(name=name, enabled=state) for name, state in from_unit_files(evidence.stdout).items())
+    absent = _NO_UNIT.findall(evidence.stdout[:65536] + evidence.stderr)
+    units += tuple(Unit(name=name.rstrip("."), load="not-found") for name in dict.fromkeys(absent))
     return {
         "failed": [unit.name for unit in units if unit.active == "failed"],
         "restarting": [unit.name for unit in units if unit.sub == "auto-restart" or unit.sub == "auto-restart-queued"],
@@ -272,6 +333,9 @@ def describe(evidence: Evidence) -> dict[str, Any]:
                 "enabled": unit.enabled,
                 "containers": list(unit.containers),
                 "exec_start": unit.exec_start,
+                "pid": unit.pid,
+                "restarts": unit.restarts,
+                "result": unit.result,
             }
             for unit in units
         ],
@@ -386,7 +450,7 @@ class UserUnitsFact(Fact):
     script = (
         r"""
 [ -n "$XDG_RUNTIME_DIR" ] || XDG_RUNTIME_DIR=/run/user/$(id -u); export XDG_RUNTIME_DIR
-systemctl --user list-units --no-legend --no-pager >/dev/null || exit $?
+systemctl --user list-units --no-legend --no-pager >/dev/null || exit 0
 manager='systemctl --user'
 kept() {
   awk 'BEGIN { RS = ""; FS = "\n"; ORS = "\n\n" } {
@@ -405,4 +469,4 @@ kept() {
         shown, scripts = from_show(evidence.stdout)
         if shown:
             return tuple(each for each in joined((), {}, shown, scripts) if matters(each))
-        return () if evidence.exit_code == 0 or problem(evidence) else None
+        return () if problem(evidence) or (evidence.exit_code == 0 and not evidence.stderr.strip()) else None

@@ -364,6 +364,16 @@ class Checkout:
 
 
 @dataclass(frozen=True)
+class BootJob:
+    """What cron or rc.local runs at every boot."""
+
+    where: str  # crontab, /etc/cron.d/…, /etc/rc.local
+    command: str  # secrets masked
+    user: str | None = None
+    starts: tuple[Starts, ...] = ()
+
+
+@dataclass(frozen=True)
 class SshServer:
     """Limits of sshd, as it says itself or as its files say; a `Match` block may change them for some."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.diagnosis.findings.engines import words_of
 from apps.diagnosis.findings.machine import skew_of
+from apps.diagnosis.findings.services import owner_of
 from apps.facts.network import ipv4, management
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import EngineProcess, Gpu, Hca, Interface, Unit
@@ -42,6 +43,7 @@ def groups(sheet: Sheet) -> list[Group]:
         _images(sheet),
         _units(sheet),
         _user_units(sheet),
+        _boot_jobs(sheet),
         _network(sheet),
         _ports(sheet),
         _models(sheet),
@@ -346,6 +348,16 @@ def _user_units(sheet: Sheet) -> Group:
     return Group("The user's own units", (), UNIT_HEADS, tuple(map(_unit, sheet.user_units)), raw)
 
 
+def _boot_jobs(sheet: Sheet) -> Group:
+    raw = _raw(sheet, "boot-jobs")
+    if sheet.boot_jobs is None:
+        return Group("At boot by cron and rc.local", evidence=raw, missing=_missing(sheet, "boot-jobs"))
+    rows = tuple(
+        (one.where, one.user or "", one.command, ", then ".join(map(words_of, one.starts))) for one in sheet.boot_jobs
+    )
+    return Group("At boot by cron and rc.local", (), ("Where", "User", "Command", "Starts"), rows, raw)
+
+
 def _port(port: Hca) -> str:
     """An RDMA port in words: `ACTIVE / LinkUp, 200 Gb/s, enp1s0f0np0, GID 3`."""
     state = " / ".join(filter(None, (port.state or "unknown", port.physical_state)))
@@ -391,13 +403,11 @@ def _ports(sheet: Sheet) -> Group:
     raw = _raw(sheet, "listeners")
     if sheet.listeners is None:
         return Group("Listening ports", evidence=raw, missing=UNREAD)
-    owners: dict[tuple[int, str], str] = {}
+    found: dict[tuple[int, str], list[str]] = {}
     for one in sheet.listeners:
-        owners[one.port, one.program or "unknown"] = ", ".join(
-            filter(None, (owners.get((one.port, one.program or "unknown")), one.address))
-        )
-    rows = tuple((port, program, addresses) for (port, program), addresses in sorted(owners.items()))
-    return Group("Listening ports", (), ("Port", "Program", "Addresses"), rows, raw)
+        found.setdefault((one.port, owner_of(sheet, one) or "unknown"), []).append(one.address)
+    rows = tuple((port, owner, ", ".join(dict.fromkeys(where))) for (port, owner), where in sorted(found.items()))
+    return Group("Listening ports", (), ("Port", "Owner", "Addresses"), rows, raw)
 
 
 def _models(sheet: Sheet) -> Group:

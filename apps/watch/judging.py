@@ -79,11 +79,12 @@ def _gone(rank: RankWanted, node: NodeSeen | None) -> bool:
         return False
     if rank.job_id and (node.job_states or {}).get(rank.job_id) in ("exited", "lost", "missing"):
         return True  # over Ray the container stays up without the engine
-    if not rank.container:
-        return False
-    if node.containers is None:
-        return False
-    return not any(c.name == rank.container and c.state in ("running", "paused") for c in node.containers)
+    return bool(rank.container) and node.containers is not None and not _stands(rank, node)
+
+
+def _stands(rank: RankWanted, node: NodeSeen) -> bool:
+    """Whether its container is up."""
+    return any(c.name == rank.container and c.state in ("running", "paused") for c in node.containers or ())
 
 
 def _rebooted(rank: RankWanted, node: NodeSeen) -> bool:
@@ -115,19 +116,21 @@ def _without_reboot(
         for name in sorted({r.node for r in gone})
         if (sentence := _replacement(seen[name], ranks, need_unit=True))
     ]
-    if len(gone) == len(ranks):
+    emptied = [rank for rank in gone if _stands(rank, seen[rank.node])]
+    if len(gone) == len(ranks) and not emptied:
         if replaced:
             return Conclusion(
                 "lost", "replaced", f"{_containers(gone)} gone without a reboot. {' '.join(replaced)}", sure=False
             )
         return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.", sure=False)
-    places = _words([f"rank {rank.number} on {rank.node}" for rank in gone])
-    return Conclusion(
-        "degraded",
-        "rank_lost",
-        f"{places} {'is' if len(gone) == 1 else 'are'} gone; one dead rank is a dead service.",
-        sure=False,
-    )
+    away = [rank for rank in gone if rank not in emptied]
+    said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone"] if away else []
+    said += [f"the engine of {_numbered([rank])} ended, its container is still up" for rank in emptied]
+    return Conclusion("degraded", "rank_lost", f"{_words(said)}; one dead rank is a dead service.", sure=False)
+
+
+def _numbered(ranks: Sequence[RankWanted]) -> str:
+    return _words([f"rank {rank.number} on {rank.node}" for rank in ranks])
 
 
 def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool = False) -> str:

@@ -25,7 +25,7 @@ WORDS = [
     "|docker run --name x\n", "Id=a\n", "ExecStart={ argv[]=docker start 'x ; ignore_errors=no }\n", "\n", "default via 1 dev x metric 1\n", "1: lo inet 1.2.3.4/99\n",
     '[{"ifname":"x","addr_info":[{"local":"::1%1","prefixlen":"a"}],"flags":null}]\n', "LISTEN 0 1 *:99999 *:* users:((\"x\",pid=1))\n", "CA 'x'\n\tPort 1:\n\t\tRate: ²\n",
     "x 4: ACTIVE 5: LinkUp 1.2.3 Gb/sec\n", "======== Autoscaler status: x\n", "Node status\n", "Active:\n",
-    "@rail a b\n", "PING x 8972(9000) bytes\n", "@small\n", "2 packets transmitted, 0 received\n", "@script /a\n", "@checkout /a\n", "commit\tabc x\n",
+    "@crontab a\n", "@file /etc/rc.local\n", "@reboot vllm serve '$\n", "@rail a b\n", "PING x 8972(9000) bytes\n", "@small\n", "2 packets transmitted, 0 received\n", "@script /a\n", "@checkout /a\n", "commit\tabc x\n",
     "|docker run -p 1:2 vllm/x a/b && vllm serve '$X\n", "|services:\n", "|  a:\n", "|    image: vllm/x\n", "|    command: [\n", "|      - --port\n",
     "PID PPID USER ELAPSED RSS COMMAND\n", "1 1 a 5 5 vllm serve m --port 99999 -tp x\n", "2 1 a 1-1:1:1 5G python3 -m\n", "@of 1\tcgroup\tdocker-\n", "@now x\n",
     "MaxSessions ²\n", "MaxStartups 1:\n", "Match User x\n", "@files\n", "@effective\n", "NVRM: Xid (PCI:0000:01:00): 79,\n", "GPU 0: x (UUID: y)\n", "  MIG 1g  Device 0: (UUID: z)\n",

@@ -162,7 +162,12 @@ def test_a_field_that_the_driver_does_not_know_is_no_missing_gpu() -> None:
 
 
 def test_the_default_route_names_the_management_interface() -> None:
-    assert parse("network", CASES / "045-twins-in-same-subnet" / "input-route.txt") == {"default": ["enP7s7"]}
+    assert parse("network", CASES / "045-twins-in-same-subnet" / "input-route.txt") == {
+        "default": ["enP7s7"],
+        "subnet": "10.0.1.0/24",
+        "problem": "twins_same_subnet",
+        "warn": ["same_subnet_twins"],
+    }
 
 
 def test_expected_inodes_and_largest_folder() -> None:

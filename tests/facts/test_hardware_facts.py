@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from apps.diagnosis.findings import findings
 from apps.facts import docker, gpu, memory, network, probe
-from apps.facts.sheet import Evidence
+from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import Container, Gpus, MemoryOwner
 
 NONCE = "n0nce4thehardware"
@@ -43,6 +45,21 @@ def test_the_tables_instances_are_named_by_the_list() -> None:
     named = {each.device: each.profile for each in whole.gpus[0].instances}
     assert named.get(0) == "3g.20gb" and all(each.gi >= 0 for each in whole.gpus[0].instances)
     assert whole.gpus[0].uuid == "GPU-5c89852c-d268-c3f3-1b07-005d5ae1dc3f"
+
+
+def test_a_real_h200_is_the_one_on_its_bus() -> None:
+    """Driver 580.159.04 on a virtual machine; the id changed."""
+    listed = gpu.from_list(
+        "GPU 0: NVIDIA H200 (UUID: GPU-0a0a0a0a-c90b-d34f-63e6-c04d00000001)\n@pci 0000:00:06.0 nvidia\n"
+    )
+    query = gpu.from_query(Evidence("index, name, uuid, pci.bus_id\n0, NVIDIA H200, [N/A], 00000000:00:06.0\n", "", 0))
+    whole = gpu.joined(None, query, None, listed)
+    assert whole is not None and whole.gpus[0].uuid == "GPU-0a0a0a0a-c90b-d34f-63e6-c04d00000001"
+    sheet = Sheet("a", 1.0, gpus=whole)
+    assert "gpu_missing" not in {one.name for one in findings({"a": sheet})}
+    lost = Sheet("a", 1.0, gpus=replace(whole, on_bus=("0000:00:06.0", "0000:00:07.0")))
+    (missing,) = [one for one in findings({"a": lost}) if one.name == "gpu_missing"]
+    assert missing.values["lost"] == ["0000:00:07.0"]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,16 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from apps.diagnosis.findings import findings
+from apps.diagnosis.findings.links import rails_to
 from apps.facts import probe
-from apps.facts.sheet import Sheet
+from apps.facts.sheet import Evidence, Sheet
+from apps.facts.values import RailPing, Starts
 
 lab = pytest.importorskip("apps.lab")
 NONCE = "n0nce4thelab"
@@ -32,10 +36,27 @@ def sheets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         raise
     with running:
         running.authorize((folder / "key.pub").read_text().strip())
-        yield {name: asked(name, node.port, folder / "key") for name, node in running.nodes.items()}
+        first = {name: asked(name, node.port, folder / "key") for name, node in running.nodes.items()}
+        yield {
+            name: replace(sheet, rails=pinged(sheet, first, running.nodes[name].port, folder / "key"))
+            for name, sheet in first.items()
+        }
+
+
+def pinged(sheet: Sheet, every: dict[str, Sheet], port: int, key: Path) -> tuple[RailPing, ...] | None:
+    """What the second probe finds, which knows the peers from the first."""
+    assert sheet.rails is None
+    peers = "\n".join(map(" ".join, rails_to(sheet, list(every.values()))))
+    return probe.sheet_from(sheet.node, 1.0, sections(("rails",), port, key, peers=peers)).rails
 
 
 def asked(name: str, port: int, key: Path) -> Sheet:
+    found = sections(probe.PROBE, port, key)
+    assert set(found) == set(probe.PROBE)
+    return probe.sheet_from(name, 1.0, found)
+
+
+def sections(facts: tuple[str, ...], port: int, key: Path, **extra: str) -> dict[str, Evidence]:
     options = [
         "-F",
         "none",
@@ -46,14 +67,12 @@ def asked(name: str, port: int, key: Path) -> Sheet:
         "-o",
         "LogLevel=ERROR",
     ]
-    text = probe.script(probe.PROBE, nonce=NONCE)
+    text = probe.script(facts, nonce=NONCE, extra=extra)
     done = subprocess.run(
         ["ssh", *options, "-i", str(key), "-p", str(port), "aurora@127.0.0.1", "/bin/sh -s"],
         input=text.encode(), capture_output=True, timeout=90, check=True,
     )  # fmt: skip
-    found = probe.read(NONCE, done.stdout)
-    assert set(found) == set(probe.PROBE)
-    return probe.sheet_from(name, 1.0, found)
+    return probe.read(NONCE, done.stdout)
 
 
 def test_what_the_story_finds(sheets: dict[str, Sheet]) -> None:
@@ -109,3 +128,46 @@ def test_the_model_is_whole_and_the_image_says_what_is_inside(sheets: dict[str, 
 def test_the_sheets_survive_json(sheets: dict[str, Sheet]) -> None:
     for sheet in sheets.values():
         assert Sheet.from_json(json.loads(json.dumps(sheet.to_json()))) == sheet
+
+
+def test_who_runs_engines_and_what_lies_ready_to_start_more(sheets: dict[str, Sheet]) -> None:
+    head, second = sheets["spark-1a32"], sheets["spark-5be3"]
+    kept = {(one.starts.engine, one.container) for one in head.processes or () if one.starts.model}
+    assert kept == {("vllm", "vllm_node"), ("vllm", "vllm_embeddings"), ("vllm", "reranker")}
+    assert sum(one.gpu_bytes or 0 for one in head.processes or ()) > 90 << 30
+    assert second.processes == () and head.user_units == ()
+    (kit,) = [one for one in head.checkouts or () if one.path.endswith("/spark-vllm-docker")]
+    assert (kit.remote, kit.branch) == ("https://github.com/eugr/spark-vllm-docker.git", "main")
+    assert kit.commit is not None and len(kit.commit) == 40
+    (script,) = [one for one in head.launchers or () if one.path.endswith("/serve-glm.sh")]
+    assert script.checkout == kit.path
+    assert script.starts[0] == Starts("vllm", "/models/GLM-4.7-Flash", port=8000, image="vllm-node")
+
+
+def test_the_login_and_the_clock(sheets: dict[str, Sheet]) -> None:
+    for sheet in sheets.values():
+        assert sheet.ssh_server is not None and sheet.time_sync is not None and sheet.gpus is not None
+        assert (sheet.ssh_server.source, sheet.ssh_server.max_sessions) == ("sshd -T", 10)
+        assert sheet.ssh_server.tcp_forwarding == "yes"
+        assert (sheet.time_sync.synchronized, sheet.time_sync.service) == (True, "systemd-timesyncd")
+        assert sheet.gpus.gpus[0].uuid
+
+
+def test_full_frames_on_both_rails_once_the_peers_are_known(sheets: dict[str, Sheet]) -> None:
+    for sheet in sheets.values():
+        found = {(one.interface, one.result, one.frame_bytes) for one in sheet.rails or ()}
+        assert found == {("enp1s0f0np0", "ok", 9000), ("enP2p1s0f0np0", "ok", 9000)}
+
+
+def test_nothing_of_it_is_found_wrong(sheets: dict[str, Sheet]) -> None:
+    names = {one.name for one in findings(sheets)}
+    assert not names & {
+        "engine_process",
+        "user_units_restart",
+        "gpu_missing",
+        "gpu_errors",
+        "mig_on",
+        "ssh_forwarding_off",
+        "clock_unsynchronized",
+    }
+    assert {"units_restart", "launchers_found"} <= names

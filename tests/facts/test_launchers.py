@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.facts import probe
+from apps.facts import boot_jobs, probe
 from apps.facts.commands import in_script
 from apps.facts.values import Checkout, Launcher, Starts
 
@@ -198,3 +198,53 @@ def test_without_git_the_files_of_the_checkout_tell(tmp_path: Path) -> None:
     (found,) = [one for one in sheet.checkouts or () if one.path.startswith(str(tmp_path))]
     assert (found.branch, found.commit, found.changed, found.committed_at) == ("main", "c" * 40, None, None)
     assert found.remote == "https://github.com/NVIDIA/dgx-spark-playbooks"
+
+
+BOOT = """\
+@crontab bob
+@reboot sleep 30 && /home/bob/kit/run.sh >/tmp/log 2>&1
+  @reboot docker run -d --name vllm_node vllm/vllm-openai --model a/b --api-key abcdef
+# @reboot nothing
+0 4 * * * /usr/bin/backup
+@file /etc/cron.d/llama
+@reboot llama /usr/local/bin/llama-server -m /models/a.gguf --port 8080
+@file /etc/rc.local
+/opt/start.sh &
+"""
+
+
+def test_what_cron_and_rc_local_start() -> None:
+    script = Launcher("/home/bob/kit/run.sh", (Starts("vllm", "m"),))
+    found = boot_jobs.joined(boot_jobs.jobs(BOOT), [script])
+    assert [(one.where, one.user) for one in found] == [
+        ("crontab", "bob"),
+        ("crontab", "bob"),
+        ("/etc/cron.d/llama", "llama"),
+        ("/etc/rc.local", "root"),
+    ]
+    assert [one.starts for one in found] == [
+        (Starts("vllm", "m"),),
+        (Starts("vllm", "a/b", image="vllm/vllm-openai", container="vllm_node"),),
+        (Starts("llama.cpp", "/models/a.gguf", None, 8080),),
+        (),
+    ]
+    assert "abcdef" not in found[1].command and found[3].command == "/opt/start.sh &"
+
+
+def test_the_boot_jobs_of_a_machine(tmp_path: Path) -> None:
+    (tmp_path / "cron.d").mkdir()
+    (tmp_path / "cron.d/engine").write_text("SHELL=/bin/sh\n@reboot root vllm serve a/b --api-key s3cr3tvalue\n")
+    (tmp_path / "cron.d/other").write_text("5 * * * * root true\n")
+    (tmp_path / "rc.local").write_text("#!/bin/sh -e\n# by hand\nollama serve &\nexit 0\n")
+    (tmp_path / "rc.local").chmod(0o755)
+    text = probe.script(["boot-jobs"], nonce=NONCE)
+    for name in ("cron.d", "rc.local", "crontab"):
+        text = text.replace(f"/etc/{name}", str(tmp_path / name))
+    done = subprocess.run(["/bin/sh", "-s"], input=text.encode(), capture_output=True, timeout=60)
+    found = probe.sheet_from("here", 0.0, probe.read(NONCE, done.stdout)).boot_jobs or ()
+    ours = [one for one in found if one.where != "crontab"]
+    assert [(one.where, one.user, one.starts) for one in ours] == [
+        (str(tmp_path / "cron.d/engine"), "root", (Starts("vllm", "a/b"),)),
+        (str(tmp_path / "rc.local"), "root", (Starts("ollama"),)),
+    ]
+    assert b"s3cr3t" not in done.stdout

@@ -80,6 +80,12 @@ def test_a_log_is_no_fact(case: str) -> None:
         ("link rocep1s0f0/1 state ACTIVE physical_state LINK_UP netdev enp1s0f0np0\n", "fabric-tools"),
         ("bash: nvidia-smi: command not found\n", "gpu"),
         ("0, NVIDIA GB10, [N/A], [N/A], 3 %, 44\n", "gpu-query"),
+        ("GPU 0: NVIDIA GB10 (UUID: GPU-7542f839)\n", "gpu-list"),
+        ("port 22\nmaxsessions 10\nmaxstartups 10:30:100\n", "sshd"),
+        ("Time zone: Etc/UTC (UTC, +0000)\nSystem clock synchronized: yes\n", "time"),
+        ("PING 10.0.0.2 (10.0.0.2) 8972(9000) bytes of data.\n2 packets transmitted, 2 received\n", "rails"),
+        ("  PID  PPID USER ELAPSED RSS COMMAND\n 1 0 bob 9 9 vllm serve m\n", "processes"),
+        ("USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND\nbob 1 0 0 9 9 ? S 1 0:1 vllm serve m\n", "processes"),
     ],
 )
 def test_neighbours(text: str, fact: str) -> None:

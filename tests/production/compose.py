@@ -23,12 +23,11 @@ class Compose:
 
     def __init__(self, folder: Path, port: int, *, files: tuple[Path, ...] = (), **settings: str) -> None:
         self.origin = f"https://localhost:{port}"
-        self.project = f"sparkwebtest{port}"
         self.files = [word for file in (ROOT / "docker-compose.yml", *files) for word in ("--file", str(file))]
         self.folder = folder
         self.environment = {
             **os.environ,
-            "COMPOSE_PROJECT_NAME": self.project,
+            "COMPOSE_PROJECT_NAME": f"sparkwebtest{port}",
             "COMPOSE_HTTP_TIMEOUT": "300",
             "DOCKER_BUILDKIT": "0",
             "COMPOSE_DOCKER_CLI_BUILD": "0",
@@ -57,7 +56,8 @@ class Compose:
         return self.compose("run", "--rm", "-T", "manage", *words, **options)
 
     def container(self, service: str) -> str:
-        return f"{self.project}_{service}_1"
+        """Its id: names differ between Compose 1 and 2."""
+        return self.compose("ps", "--quiet", service).decode().strip()
 
     def certificate(self) -> Path:
         """The one that `web` made for itself."""

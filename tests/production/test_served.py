@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -86,6 +89,8 @@ def test_a_database_that_is_away_is_said_and_comes_back(
         assert anyone.get("/healthz").status_code == 200
         answer = anyone.get("/readyz")
         assert answer.status_code == 503 and answer.json()["database"]["ok"] is False
+        told = (tmp_path / "log").read_text()
+        assert "Traceback" not in told and re.search(r"ERROR django.request: .*/nodes \(OperationalError: ", told), told
         way.open()
         until = time.monotonic() + 30
         while (answer := anyone.get("/api/v1/nodes", headers=bearer)).status_code != 200:
@@ -153,6 +158,19 @@ def test_a_nul_character_in_a_form_or_a_cookie(admin: Client) -> None:
     odd = Client()
     odd.cookies[configured.SESSION_COOKIE_NAME] = "0123456789\0abc"
     assert odd.get("/nodes").status_code == 302  # nobody's session: to the sign-in
+
+
+@pytest.mark.parametrize(
+    ("origins", "banner"),
+    [
+        (("http://sparkweb.example:8000",), True),
+        (("http://127.0.0.1:8000", "http://localhost:8000"), False),
+        (("https://sparkweb.example",), False),  # a proxy ends TLS, so the request itself is plain
+    ],
+)
+def test_the_banner_goes_by_the_origins(admin: Client, settings: Any, origins: tuple[str, ...], banner: bool) -> None:
+    settings.REACH = replace(settings.REACH, origins=origins)
+    assert ("Plain HTTP" in admin.get("/").content.decode()) is banner
 
 
 def test_the_demo_refuses_a_database_that_up_refuses(tmp_path: Path, databases: Databases) -> None:

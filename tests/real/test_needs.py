@@ -34,9 +34,10 @@ def test_the_command_line_fails_in_words(tmp_path: Path) -> None:
     script = real_nodes.BASE / "scripts" / "real_nodes.py"
     words = [sys.executable, str(script), "--folder", str(tmp_path), "missing"]
     done = subprocess.run(words, capture_output=True, text=True, env={"PATH": "/nowhere"})
-    assert "Traceback" not in done.stderr
-    if done.returncode:
-        assert done.stdout.strip()
+    assert (done.returncode, done.stderr) == (1, "")
+    said = next(line for line in done.stdout.splitlines() if "not installed" in line)
+    assert said.startswith("the real nodes can't run here: ") and "chromium" in said
+    assert "apt-get install -y --no-install-recommends chromium" in said
 
 
 def test_folder_prefers_the_cache_over_the_state() -> None:

@@ -85,6 +85,20 @@ def test_an_engine_that_ended_inside_a_living_container_is_not_serving(state, fo
     seen = {**OURS, "spark-1a32": replace(OURS["spark-1a32"], job_states={"abc-9": state})}
     judged = judge(ranks, seen)
     assert (judged.state, judged.reason) == (found, None if found == "serving" else "rank_lost")
+    ended = "the engine of rank 0 on spark-1a32 ended, its container is still up; one dead rank is a dead service."
+    assert judged.evidence == ("" if found == "serving" else ended)
+
+
+def test_a_killed_worker_takes_the_engine_along_but_not_the_heads_container():
+    """Both are seen at once when the look comes late; what is still there must not be called gone."""
+    ranks = (replace(RANKS[0], job_id="abc-9"), RANKS[1])
+    head = replace(OURS["spark-1a32"], job_states={"abc-9": "exited"})
+    judged = judge(ranks, both(head, node("spark-5be3", boot="boot-b")))
+    assert (judged.state, judged.reason) == ("degraded", "rank_lost")
+    assert judged.evidence == (
+        "rank 1 on spark-5be3 is gone and the engine of rank 0 on spark-1a32 ended, its container is still up; "
+        "one dead rank is a dead service."
+    )
 
 
 @pytest.mark.parametrize(("state", "reason"), [("running", None), ("exited", "vanished")])

@@ -47,6 +47,8 @@ def test_a_recorded_spark_shows_every_section_somewhere() -> None:
     assert "starts vllm: model /models/GLM-4.7-Flash, image vllm-node" in words(found["Launch scripts and checkouts"])
     assert "vllm_node" in words(found["Engines and GPU processes"])
     assert "arm64" in words(found["Images"])
+    owners = {row[0]: row[1] for row in found["Listening ports"].table}
+    assert owners[8000] == "container vllm_node" and owners[22] == "unknown"  # only root sees foreign owners
 
 
 def test_what_only_other_machines_have() -> None:

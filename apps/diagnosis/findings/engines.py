@@ -15,6 +15,7 @@ from apps.facts.values import EngineProcess, Launcher, Starts, Unit
 def of_node(sheet: Sheet) -> Iterator[Finding]:
     yield from plain_processes(sheet)
     yield from user_units(sheet)
+    yield from boot_jobs(sheet)
     yield from launchers(sheet)
 
 
@@ -91,6 +92,27 @@ def _starts_an_engine(unit: Unit) -> bool:
 
 def _comes_back(unit: Unit) -> bool:
     return unit.active in ("active", "activating", "reloading") or unit.enabled in AT_BOOT
+
+
+def boot_jobs(sheet: Sheet) -> Iterator[Finding]:
+    """Engines that cron or rc.local starts at every boot."""
+    found = [
+        one
+        for one in sheet.boot_jobs or ()
+        if any(starts.engine for starts in one.starts) or ENGINE_WORDS.search(one.command)
+    ]
+    if found:
+        yield seen(
+            "boot_jobs_start",
+            sheet,
+            f"{listed(dict.fromkeys(one.where for one in found))} on {sheet.node} {verb(len(found), 'starts', 'start')} "
+            f"{listed(dict.fromkeys(words_of(starts) for one in found for starts in one.starts)) or 'an engine'} at every boot",
+            evidence="; ".join(f"{one.where}{f' ({one.user})' if one.user else ''}: {one.command}" for one in found)[
+                :4000
+            ],
+            section="boot-jobs",
+            jobs=[one.command for one in found],
+        )
 
 
 def launchers(sheet: Sheet) -> Iterator[Finding]:

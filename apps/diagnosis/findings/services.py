@@ -186,6 +186,21 @@ def _process_behind(sheet: Sheet, listener: Listener) -> EngineProcess | None:
     return None
 
 
+def owner_of(sheet: Sheet, listener: Listener) -> str:
+    """Who listens there, by name: a container, a unit, an engine's process, the program; "" when nobody knows."""
+    container = _container_behind(sheet, listener)
+    if container is not None:
+        return f"container {container.name}"
+    unit = next((one for one in sheet.units or () if one.pid is not None and one.pid == listener.pid), None)
+    process = _process_behind(sheet, listener)
+    if process is not None and (process.container or process.unit):
+        return f"container {process.container}" if process.container else str(process.unit)
+    if unit is not None:
+        return unit.name
+    pid = f" (pid {listener.pid})" if listener.pid is not None else ""
+    return f"{process.starts.engine}{pid}" if process else f"{listener.program}{pid}" if listener.program else ""
+
+
 def _container_behind(sheet: Sheet, listener: Listener) -> Container | None:
     """By its process; where the owner is hidden from this user, by the port that it publishes or was told to take."""
     running = [one for one in sheet.containers or () if one.state in (None, "running")]

@@ -139,7 +139,13 @@ def _gpu_code(sheet: Sheet, one: Software, *, aside: bool) -> Iterator[Finding]:
 
 def _ray(sheet: Sheet, one: Software, wanted: Wanted) -> Iterator[Finding]:
     """Only a list of packages can prove that one is missing; labels and variables of an image name a few."""
-    if wanted.cluster == "ray" and one.whole and "torch" in one.versions and "vllm" in one.versions and "ray" not in one.versions:
+    if (
+        wanted.cluster == "ray"
+        and one.whole
+        and "torch" in one.versions
+        and "vllm" in one.versions
+        and "ray" not in one.versions
+    ):
         yield ray_missing(sheet, one.where)
 
 

@@ -162,6 +162,13 @@ _ROWS = (
         "`systemctl --user stop UNIT`, and `disable` to keep it from coming back.",
     ),
     Known(
+        "boot_jobs_start",
+        WARN,
+        "Cron or rc.local starts it at boot",
+        "No unit shows it and no launch stops it: after a reboot it takes memory and ports before a deployment is back.",
+        "Take the line out (`crontab -e`, or the named file as root).",
+    ),
+    Known(
         "memory_critical",
         WARN,
         "Almost no memory left",

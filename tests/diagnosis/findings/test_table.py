@@ -15,6 +15,7 @@ from apps.diagnosis.findings.links import rails_to
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import (
     Address,
+    BootJob,
     Checkout,
     Container,
     Disk,
@@ -155,6 +156,10 @@ CASES: dict[str, tuple[Any, Any]] = {
     "user_units_restart": (
         one(user_units=(USER_UNIT,)),
         one(user_units=(replace(USER_UNIT, active="inactive", enabled="disabled"),)),
+    ),
+    "boot_jobs_start": (
+        one(boot_jobs=(BootJob("crontab", "/home/bob/run.sh", "bob", (Starts("vllm", "a/b"),)),)),
+        one(boot_jobs=(BootJob("/etc/cron.d/sync", "/usr/bin/rsync -a /a /b", "root"),)),
     ),
     "launchers_found": (
         one(launchers=(SCRIPT,), checkouts=()),

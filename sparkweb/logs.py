@@ -1,0 +1,35 @@
+"""What the log leaves out: where in the code a server that is away was missed. That is no fault of ours, and it repeats."""
+
+from __future__ import annotations
+
+import logging
+
+import psycopg
+import redis
+
+AWAY = ("08", "57P")  # classes of SQLSTATE: no connection; the server is stopped, started or in recovery
+
+
+class AwayInOneLine(logging.Filter):
+    """A database or Redis that is away makes one line of a record, instead of a traceback each time it is asked."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        failure = away(record.exc_info[1] if record.exc_info else None)
+        if failure is not None:
+            said = str(failure).strip().splitlines()
+            record.msg = (
+                f"{record.getMessage().splitlines()[0]} ({type(failure).__name__}: {said[0] if said else 'away'})"
+            )
+            record.args, record.exc_info, record.exc_text = None, None, None
+        return True
+
+
+def away(failure: BaseException | None) -> BaseException | None:
+    """The failure to reach PostgreSQL or Redis that is behind this one; None when there is another cause."""
+    while failure is not None:
+        if isinstance(failure, psycopg.OperationalError) and (failure.sqlstate or "08").startswith(AWAY):
+            return failure
+        if isinstance(failure, redis.ConnectionError | redis.TimeoutError):
+            return failure
+        failure = failure.__cause__
+    return None
