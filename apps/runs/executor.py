@@ -65,7 +65,6 @@ class Journal(Protocol):
     def recall(self, key: str, name: str, default: int) -> int: ...
     def remember(self, key: str, name: str, value: int) -> None: ...
     def reason_of(self, key: str) -> tuple[str, str]: ...
-    def tried_again(self, reason: str) -> bool: ...
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None: ...
 
 
@@ -159,6 +158,7 @@ class Executor:
             self.journal.phase(stage.phase)
             return False
         self._drain()
+        self._look_at_all()
         self.journal.end("succeeded")
         return True
 
@@ -577,14 +577,17 @@ class Executor:
         reason, evidence = self.journal.reason_of(first.key)
         if reason in SILENT_DEATHS:
             reason, evidence = self._killed_for_memory() or (reason, evidence)
-        if self.journal.tried_again(reason):
-            self._look_at_all()
+        self._look_at_all()
         self.journal.end("failed", reason=reason, evidence=evidence)
 
     def _look_at_all(self) -> None:
-        """Fresh sheets of all nodes: a second try is planned from what the first left behind."""
+        """Fresh sheets of all nodes, as the last act of a run that changed them: pages and the next plan start from what is."""
+        if self.plan.story == "probe":
+            return
         taken_at = time.time()
-        looks = {node: self._pool.submit(self._sheet, node, taken_at) for node in self.plan.nodes}
+        looks = {
+            node: self._pool.submit(self._sheet, node, taken_at) for node in self.plan.nodes if node not in self.away
+        }
         for node, look in looks.items():
             try:
                 self.journal.sheet(node, look.result())
@@ -642,6 +645,7 @@ class Executor:
                 for step in stage.steps:
                     if self.journal.state(step.key) == "running":
                         self.journal.finish(step.key, "cancelled", reason="cancelled")
+            self._look_at_all()
             self.journal.end("cancelled", reason="cancelled")
             return True
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))

@@ -283,10 +283,6 @@ class Recorder:
         row = self.rows[key]
         return row.reason or "internal", row.evidence
 
-    def tried_again(self, reason: str) -> bool:
-        """Whether an end for this reason is followed by a second try."""
-        return again.worth_it(Run.objects.get(pk=self.run_id), reason)
-
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome, and a
         second try begins where the table of reasons says so."""

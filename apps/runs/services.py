@@ -281,8 +281,12 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
                 field=f"clear[{place}].node",
                 remedy="Copy the item from the plan's problems.",
             )
-    healthy = deployment.state == "serving" if deployment.observed or deployment.state == "degraded" else None
-    given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear), healthy=healthy)
+    given = Given(
+        deployment=deployment.pk,
+        revision=revision.number,
+        clear=tuple(clear),
+        healthy=deployment.state == "serving",
+    )
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
 

@@ -15,6 +15,7 @@ from apps.audit.models import Entry
 from apps.deployments import services as deployments
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
+from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.runs import lines, queries, services, working
 from apps.runs.models import Reservation, Run, Step
@@ -211,3 +212,16 @@ def test_a_starting_worker_takes_over_from_a_dead_one_of_its_machine_at_once(ser
         run.refresh_from_db()
         assert (run.lease_until < timezone.now()) == bool(released)
         Run.objects.filter(pk=run.pk).update(state="failed", lease_until=None)
+
+
+def test_what_a_run_leaves_is_known_at_its_end(served):
+    """A launch after a stop is planned from what is there, not from what the last probe saw."""
+    deployment = served()
+    before = inventory.latest_sheet(Node.objects.get())
+    assert ended(launch(deployment)).state == "succeeded"
+    serving = inventory.latest_sheet(Node.objects.get())
+    assert serving.taken_at > before.taken_at
+    port = deployment.revision.spec.port
+    assert port in {one.port for one in serving.listeners} and port not in {one.port for one in before.listeners}
+    assert ended(launch(deployment, story="stop")).state == "succeeded"
+    assert port not in {one.port for one in inventory.latest_sheet(Node.objects.get()).listeners}
