@@ -57,7 +57,18 @@ def changes(before: Sheet, after: Sheet) -> list[Change]:
 def _pair(group: str, subject: str, old: Any, new: Any, *, called: str = "") -> Iterator[Change]:
     """A plain value that is known on both sides and differs."""
     if old is not None and new is not None and old != new:
-        yield Change(group, subject, f"{called or subject} is {new}, was {old}", str(old), str(new))
+        before, after = _said(old), _said(new)
+        yield Change(group, subject, f"{called or subject} is {after}, was {before}", before, after)
+
+
+def _said(value: Any) -> str:
+    """Yes and no, lists with commas, ids in short."""
+    if isinstance(value, bool):
+        return _yes(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    text = str(value)
+    return text[7:19] if text.startswith("sha256:") else text
 
 
 def _fields(group: str, old: Any, new: Any, names: Mapping[str, str]) -> Iterator[Change]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from apps.facts import boot_jobs, docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
@@ -42,6 +43,7 @@ PROBE: tuple[str, ...] = (
     "disk-network",
     "docker",
     "docker-info",
+    "cdi",
     "containers",
     "container-details",
     "container-memory",
@@ -285,7 +287,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         memory=values.of(_memory.MemoryFact),
         gpus=gpus,
         disks=_safely(lambda: _disks(values)),
-        docker=_safely(lambda: docker.server(_ended(sections, "docker"), _ended(sections, "docker-info"))),
+        docker=_safely(lambda: _docker(values)),
         containers=containers,
         images=images,
         units=_safely(lambda: _units(values)),
@@ -309,6 +311,11 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         boot_jobs=_safely(lambda: _boot_jobs(values, launchers_found)),
         evidence=dict(sections),
     )
+
+
+def _docker(values: _Values) -> Any:
+    found = docker.server(_ended(values.sections, "docker"), _ended(values.sections, "docker-info"))
+    return None if found is None else replace(found, cdi_missing=values.of(docker.CdiFact))
 
 
 def _ended(sections: Mapping[str, Evidence], name: str) -> Evidence | None:

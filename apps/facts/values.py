@@ -160,6 +160,7 @@ class Docker:
     storage: str | None = None
     root: str | None = None  # DockerRootDir
     snap: bool | None = None
+    cdi_missing: tuple[str, ...] | None = None  # host paths of its CDI specifications that are not there; None: no CDI
 
 
 @dataclass(frozen=True)

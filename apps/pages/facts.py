@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from apps.diagnosis.findings.engines import words_of
@@ -12,7 +11,9 @@ from apps.diagnosis.findings.machine import skew_of
 from apps.diagnosis.findings.services import owner_of
 from apps.facts.network import ipv4, management
 from apps.facts.sheet import Evidence, Sheet
+from apps.facts.systemd import matters
 from apps.facts.values import EngineProcess, Gpu, Hca, Interface, Unit
+from apps.pages.words import duration_words
 
 GIB = 1 << 30
 UNREAD = "could not be read"
@@ -79,15 +80,6 @@ def _known(value: Any) -> Any:
 
 def _pairs(pairs: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
     return tuple((name, _known(value)) for name, value in pairs)
-
-
-def _moment(unix_s: float | None) -> str:
-    if unix_s is None:
-        return "unknown"
-    try:
-        return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (OverflowError, OSError, ValueError):
-        return "unknown"
 
 
 def _limit(value: int | None, *, bytes_: bool = False) -> str:
@@ -238,29 +230,29 @@ def _mib(used: int | None, total: int | None) -> str:
 def _processes(sheet: Sheet) -> Group:
     """Of inference stacks, and whatever else holds GPU memory."""
     raw = _raw(sheet, "processes")
+    name = "Engines and GPU processes"
     if sheet.processes is None and sheet.gpus is None:
-        return Group("Engines and GPU processes", evidence=raw, missing=_missing(sheet, "processes"))
-    known = sheet.processes or ()
-    pids = {one.pid for one in known}
-    rows = [_process(one) for one in known]
+        return Group(name, evidence=raw, missing=_missing(sheet, "processes"))
+    clock = (sheet.machine.clock_unix_s if sheet.machine else None) or sheet.taken_at
+    rows = [_process(one, clock) for one in sheet.processes or ()]
+    known = {one.pid for one in sheet.processes or ()}
     for other in sheet.gpus.processes if sheet.gpus else ():
-        if other.pid not in pids:
-            size = _size(other.mib << 20) if other.mib is not None else "unknown"
-            kept = other.container or other.unit or "unknown"
-            rows.append((other.pid, _known(other.name), "", "", size, "", "", kept))
-    heads = ("Process", "Runs", "User", "Since", "GPU memory", "Memory", "Ports", "Kept by")
-    return Group("Engines and GPU processes", (), heads, tuple(rows), raw)
+        if other.pid not in known:
+            size = f"{_size(other.mib << 20)} of the GPU" if other.mib is not None else "unknown"
+            rows.append((other.pid, _known(other.name), "", "", size, "", other.container or other.unit or "unknown"))
+    return Group(name, (), ("Process", "Runs", "User", "For", "Memory", "Ports", "Kept by"), tuple(rows), raw)
 
 
-def _process(one: EngineProcess) -> tuple[Any, ...]:
+def _process(one: EngineProcess, clock: float) -> tuple[Any, ...]:
+    """`clock`: the node's, in unix seconds."""
     place = f" from {one.venv}" if one.venv else ""
+    gpu = f"{_size(one.gpu_bytes)} of the GPU, " if one.gpu_bytes else ""
     return (
         one.pid,
         f"{words_of(one.starts)}{place}",
         _known(one.user),
-        _moment(one.started_unix_s),
-        _size(one.gpu_bytes) if one.gpu_bytes else "",
-        _size(one.resident_bytes),
+        duration_words(max(0.0, clock - one.started_unix_s)) if one.started_unix_s is not None else "unknown",
+        f"{gpu}{_size(one.resident_bytes)}",
         ", ".join(map(str, one.ports)),
         one.container or one.unit or "nothing",
     )
@@ -280,7 +272,7 @@ def _disks(sheet: Sheet) -> Group:
 
 
 def _docker(sheet: Sheet) -> Group:
-    raw = _raw(sheet, "docker", "docker-info", "containers", "container-details", "container-memory")
+    raw = _raw(sheet, "docker", "docker-info", "cdi", "containers", "container-details", "container-memory")
     about = sheet.docker
     pairs: list[tuple[str, Any]] = []
     if about is not None:
@@ -338,7 +330,7 @@ def _units(sheet: Sheet) -> Group:
     raw = _raw(sheet, "units", "unit-files", "unit-details")
     if sheet.units is None:
         return Group("Units", evidence=raw, missing=UNREAD)
-    return Group("Units", (), UNIT_HEADS, tuple(map(_unit, sheet.units)), raw)
+    return Group("Units", (), UNIT_HEADS, tuple(map(_unit, sorted(sheet.units, key=lambda one: not matters(one)))), raw)
 
 
 def _user_units(sheet: Sheet) -> Group:

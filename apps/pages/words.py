@@ -169,6 +169,17 @@ def thousands(value: Any) -> str:
 
 
 @register.filter
+def coded(value: Any) -> str:
+    """A sentence whose commands stand between backticks, with those set as code."""
+    parts = str(value or "").split("`")
+    if len(parts) % 2 == 0:  # one without its other half
+        return format_html("{}", value)
+    return format_html_join(
+        "", "{}", ((format_html("<code>{}</code>", part) if at % 2 else part,) for at, part in enumerate(parts))
+    )
+
+
+@register.filter
 def percent(value: Any) -> str:
     """A share 0..1 as `31 %`."""
     return UNKNOWN if value in (None, "") else f"{float(value) * 100:.0f} %"

@@ -210,3 +210,21 @@ def test_a_sheet_with_all_of_it_keeps_gpus_without_a_table() -> None:
     }
     gpus = probe.sheet_from("a", 1.0, sections).gpus
     assert isinstance(gpus, Gpus) and len(gpus.gpus[0].instances) == 2 and gpus.gpus[0].uuid == "GPU-1"
+
+
+def test_what_cdi_names_and_the_node_has_not(tmp_path: Path) -> None:
+    there = tmp_path / "libcuda.so.580"
+    there.write_text("")
+    (tmp_path / "nvidia.yaml").write_text(
+        "cdiVersion: 0.5.0\ncontainerEdits:\n  mounts:\n"
+        f"  - containerPath: /usr/lib/libcuda.so.580\n    hostPath: {there}\n    options: [ro]\n"
+        "  - hostPath: /usr/lib/gone/libcuda.so.570\n    containerPath: /usr/lib/libcuda.so.570\n"
+    )
+    (tmp_path / "other.json").write_text('{"mounts": [\n  {\n    "hostPath": "/usr/lib/gone/b",\n    "x": 1\n  }\n]}\n')
+    text = probe.script(["cdi", "docker"], nonce=NONCE).replace("/etc/cdi", str(tmp_path))
+    done = subprocess.run(["/bin/sh", "-s"], input=text.encode(), capture_output=True, timeout=60)
+    sections = probe.read(NONCE, done.stdout)
+    missing = {"/usr/lib/gone/libcuda.so.570", "/usr/lib/gone/b"}
+    assert missing <= set(docker.CdiFact.parse(sections["cdi"]) or ())
+    assert str(there) not in sections["cdi"].stdout
+    assert docker.cdi("") is None and docker.cdi("@cdi /etc/cdi/nvidia.yaml\n") == ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from apps.facts import probe
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.values import (
@@ -23,6 +25,7 @@ from apps.facts.values import (
     Unit,
 )
 from apps.pages.facts import Group, groups
+from apps.pages.words import coded
 from bench.replay import ANSWER, NONCE
 from tests.plan import sheets as made
 
@@ -58,7 +61,13 @@ def test_what_only_other_machines_have() -> None:
         gpus=Gpus("580", gpus=(mig,)),
         gpu_errors=(GpuError(79, "0000:01:00", 2),),
         processes=(
-            EngineProcess(4242, Starts("vllm", "a/b", port=8000), user="bob", venv="/opt/v", started_unix_s=0.0),
+            EngineProcess(
+                4242,
+                Starts("vllm", "a/b", port=8000),
+                user="bob",
+                venv="/opt/v",
+                started_unix_s=made.TAKEN_AT - 3 * 86400,
+            ),
         ),
         user_units=(Unit("llama.service", active="active", sub="running", enabled="enabled"),),
         launchers=(Launcher("/home/bob/run.sh", (Starts("sglang", "a/b"),)),),
@@ -75,9 +84,7 @@ def test_what_only_other_machines_have() -> None:
     assert ("MIG of GPU 0", "3g.71gb unknown of unknown MiB") in found["GPU"].pairs
     assert ("Xid 79", "2 times, GPU 0000:01:00") in found["GPU"].pairs
     row = next(row for row in found["Engines and GPU processes"].table if row[0] == 4242)
-    assert (
-        row[1:4] == ("vllm: model a/b, port 8000 from /opt/v", "bob", "1970-01-01 00:00 UTC") and row[-1] == "nothing"
-    )
+    assert row[1:4] == ("vllm: model a/b, port 8000 from /opt/v", "bob", "3 days") and row[-1] == "nothing"
     assert found["The user's own units"].table == (("llama.service", "active (running)", "enabled", ""),)
     assert "main ffffffffffff, 1 changed file" in words(found["Launch scripts and checkouts"])
     assert ("user-1000.slice", "5.0 GiB", "1.0 GiB") in found["Memory"].table
@@ -86,6 +93,19 @@ def test_what_only_other_machines_have() -> None:
     assert (login["Lingering"], login["RemoveIPC"], login["Locked memory"]) == ("off; others: eve", "yes", "unlimited")
     assert login["Limits said by"] == "files, with Match blocks"
     assert ("eth1 to 10.0.0.2", "full frames do not arrive") in found["Network and fabric"].pairs
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("`kill 4242` ends it.", "<code>kill 4242</code> ends it."),
+        ("Run `a <b>` or `c`", "Run <code>a &lt;b&gt;</code> or <code>c</code>"),
+        ("No half ` of a <pair>", "No half ` of a &lt;pair&gt;"),
+        ("", ""),
+    ],
+)
+def test_commands_in_a_remedy_are_set_as_code(text: str, shown: str) -> None:
+    assert coded(text) == shown
 
 
 def test_nothing_known_says_so_for_each_group() -> None:

@@ -173,17 +173,19 @@ def image_too_old(sheet: Sheet, where: str, vllm: str, kind: str, *, model: str 
 
 
 def _models(sheet: Sheet, wanted: Wanted | None) -> Iterator[Finding]:
-    """Every model against every vLLM that could load it; one finding an image."""
+    """Every model against every vLLM that could load it; one finding an image, whatever number of containers has it."""
     mine = [
         one for one in sheet.models or () if wanted is None or one.path.rstrip("/") == wanted.model_path.rstrip("/")
     ]
-    told: set[tuple[str, str]] = set()
+    places: dict[tuple[str, str], list[Software]] = {}
     for one in _software(sheet, wanted):
-        vllm = one.versions.get("vllm")
-        old = [model for model in mine if vllm and too_old(vllm, model_type(model))]
-        if not vllm or not old or (where := _spoken_where(one), vllm) in told:
+        if one.versions.get("vllm"):
+            places.setdefault((one.versions["vllm"], one.image_id or one.where), []).append(one)
+    for (vllm, _), same in places.items():
+        old = [model for model in mine if too_old(vllm, model_type(model))]
+        if not old:
             continue
-        told.add((where, vllm))
+        where = listed(dict.fromkeys(map(_spoken_where, same)))
         kinds = sorted({model_type(model) for model in old})
         first = max(filter(None, (too_old(vllm, kind) for kind in kinds)))
         yield seen(
@@ -193,7 +195,7 @@ def _models(sheet: Sheet, wanted: Wanted | None) -> Iterator[Finding]:
             severity=NOTE if wanted is None and _another_can(sheet, old) else "",
             meaning=f"The engine will most likely say that the architecture ({', '.join(kinds)}) is not supported.",
             remedy=f"Use an image with vLLM {spoken(first)} or newer.",
-            evidence=f"{one.where}: vllm {vllm}",
+            evidence=f"{', '.join(one.where for one in same)}: vllm {vllm}",
             section="software",
             vllm=vllm,
             vllm_wanted=spoken(first),

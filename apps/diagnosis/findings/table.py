@@ -507,6 +507,14 @@ _ROWS = (
         "Nothing to do; a deployment made of what they start leaves one place that knows what runs.",
     ),
     Known(
+        "cdi_stale",
+        NOTE,
+        "CDI names files that are gone",
+        "Its specification is from an older driver: containers with `--device nvidia.com/gpu=…` don't start; those with "
+        "`--gpus all` are not concerned.",
+        "`sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` after each update of the driver.",
+    ),
+    Known(
         "no_internet",
         NOTE,
         "No internet",

@@ -178,6 +178,10 @@ CASES: dict[str, tuple[Any, Any]] = {
         one(docker=Docker(True, "28.1", root="/var/snap/docker/common/var-lib-docker", snap=True)),
         one(docker=Docker(True, "28.1", root="/var/lib/docker", snap=False)),
     ),
+    "cdi_stale": (
+        one(docker=Docker(True, "28.1", cdi_missing=("/usr/lib/libcuda.so.570.1",))),
+        one(docker=Docker(True, "28.1", cdi_missing=())),
+    ),
     "limits_low": (
         (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), PROCESS_SPEC),
         (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), SPEC),
@@ -456,6 +460,14 @@ def test_an_old_image_beside_a_new_one_is_a_note() -> None:
     new = replace(VLLM, where="image:new", versions={"vllm": "0.17.1"}, image_id="sha256:new")
     assert read(one(software=(VLLM,)))["image_too_old"].severity == "warn"
     assert read(one(software=(VLLM, new)))["image_too_old"].severity == "note"
+
+
+def test_an_old_image_is_told_once_for_all_its_containers() -> None:
+    inside = [replace(VLLM, where=f"container:{name}") for name in ("chat", "embed")]
+    found = [each for each in findings(one(software=tuple(inside))) if each.name == "image_too_old"]
+    assert [each.sentence for each in found] == [
+        "vLLM 0.14.0rc2 in container chat and container embed on spark-1 is too old for Qwen3.5-122B-A10B-FP8"
+    ]
 
 
 def test_only_the_nodes_of_the_spec() -> None:
