@@ -364,6 +364,7 @@ class PlanProblem(Out):
     evidence: str | None
     clear: list[dict[str, Any]] = Field(description="items to send as `clear` to agree")
     change: dict[str, Any] = Field(description="fields of the spec that would settle it")
+    deployment: int | None = Field(description="another deployment that must be stopped first")
 
 
 class PlanOut(Out):

@@ -38,7 +38,6 @@ PROBE: tuple[str, ...] = (
     "gpu-query",
     "gpu-list",
     "gpu-processes",
-    "gpu-errors",
     "disk",
     "disk-network",
     "docker",
@@ -306,7 +305,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         ssh_server=values.of(sshd.SshServerFact),
         time_sync=values.of(_machine.TimeFact),
         owners=values.of(_memory.OwnersFact),
-        gpu_errors=values.of(gpu.GpuErrorsFact),
+        gpu_errors=_safely(lambda: _gpu_errors(values)),
         rails=values.of(network.RailsFact),
         boot_jobs=_safely(lambda: _boot_jobs(values, launchers_found)),
         evidence=dict(sections),
@@ -330,6 +329,12 @@ def _gpus(values: _Values) -> Any:
         values.of(gpu.GpuProcessesFact),
         values.of(gpu.GpuListFact),
     )
+
+
+def _gpu_errors(values: _Values) -> Any:
+    """Asked alone, or with whom the kernel ended."""
+    evidence = _ended(values.sections, "gpu-errors") or _ended(values.sections, "killed")
+    return None if evidence is None else gpu.GpuErrorsFact.parse(evidence)
 
 
 def _processes(values: _Values, gpus: Any, containers: Any) -> Any:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    JsonResponse,
+    QueryDict,
+    StreamingHttpResponse,
+)
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
@@ -296,11 +304,18 @@ def run_context(run: Run) -> dict[str, Any]:
     }
 
 
+def plan_page(query: QueryDict) -> str:
+    """The page of the plan that asked for this run (?plan=DEPLOYMENT&story=STORY); empty when none did."""
+    number, story = query.get("plan", ""), query.get("story", "")
+    known = number.isascii() and number.isdigit() and len(number) < 18 and story in ("launch", "relaunch", "stop")
+    return f"/deployments/{number}/plan?story={story}" if known else ""
+
+
 @allow("view")
 @require_GET
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
     found = get_object_or_404(Run.objects.select_related("deployment", "revision"), pk=run_id)
-    context = run_context(found)
+    context = run_context(found) | {"back": plan_page(request.GET)}
     if request.headers.get("HX-Request"):
         return render(request, "pages/run_live.html", context)
     spec = found.plan.get("spec") or {}
@@ -379,7 +394,7 @@ def download(request: HttpRequest, run_id: int) -> HttpResponseBase:
 @allow("view")
 @require_GET
 def script(request: HttpRequest, run_id: int) -> HttpResponse:
-    """The stored plan's commands as a shell script to read."""
+    """The stored plan's commands as a text to read."""
     found = get_object_or_404(Run, pk=run_id)
     if not found.plan.get("stages"):
         raise Http404
@@ -403,6 +418,6 @@ urlpatterns = [
     path("runs/<int:run_id>/lines", lines, name="run-lines"),
     path("runs/<int:run_id>/search", search, name="run-search"),
     path("runs/<int:run_id>/log", download, name="run-log"),
-    path("runs/<int:run_id>/plan.sh", script, name="run-script"),
+    path("runs/<int:run_id>/plan.txt", script, name="run-script"),
     path("runs/<int:run_id>/cancel", cancel, name="run-cancel"),
 ]

@@ -120,9 +120,11 @@ def _containers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
             and container.name not in cleared
             and not is_ours(container, deployment)
         ):
+            other = container.labels.get("sparkweb.deployment")
             yield Change(
-                "foreign_container",
-                f"a container called {container.name} on {sheet.node} does not belong to this deployment",
+                "other_deployment" if other else "foreign_container",
+                f"a container called {container.name} on {sheet.node} "
+                + (f"belongs to deployment {other}" if other else "does not belong to this deployment"),
             )
 
 
@@ -138,9 +140,11 @@ def _newcomers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
             or is_ours(container, deployment)
         )
         if container.state == "running" and not known and (container.memory_bytes or 0) >= NOTABLE_BYTES:
+            other = container.labels.get("sparkweb.deployment")
+            whose = f" of deployment {other}" if other else ""
             yield Change(
-                "foreign_container",
-                f"{container.name} was started on {sheet.node} since the plan was made and holds "
+                "other_deployment" if other else "foreign_container",
+                f"{container.name}{whose} was started on {sheet.node} since the plan was made and holds "
                 f"{(container.memory_bytes or 0) / (1 << 30):.1f} GiB",
             )
 

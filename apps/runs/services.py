@@ -17,6 +17,7 @@ from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
+from apps.deployments.queries import others
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
@@ -286,6 +287,7 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
         revision=revision.number,
         clear=tuple(clear),
         healthy=deployment.state == "serving",
+        others=others(deployment, spec.nodes),
     )
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
@@ -371,7 +373,8 @@ def _nothing_in_the_way(plan: Plan) -> None:
             status=409,
             remedy=problem.remedy,
             evidence=problem.evidence,
-            extra={"node": problem.node, "clear": list(problem.clear)},
+            extra={"node": problem.node, "clear": list(problem.clear)}
+            | ({"deployment": problem.deployment} if problem.deployment else {}),
         )
 
 

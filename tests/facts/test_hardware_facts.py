@@ -103,6 +103,15 @@ def test_each_xid_once_with_its_count() -> None:
     assert gpu.GpuErrorsFact.parse(Evidence("", "", 0)) == ()
 
 
+def test_the_probe_takes_them_from_the_log_that_it_reads_anyway() -> None:
+    both = XIDS + "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=python3,pid=42,uid=0\n"
+    sheet = probe.sheet_from("a", 1.0, {"killed": Evidence(both, "", 0)})
+    assert [each.code for each in sheet.gpu_errors or ()] == [31, 79, 154]
+    assert [each.process for each in sheet.killed or ()] == ["python3"]
+    unread = probe.sheet_from("a", 1.0, {"killed": Evidence("unreadable\n", "", 0)})
+    assert unread.gpu_errors is None and unread.killed is None
+
+
 HEAD = "PING 192.168.200.13 (192.168.200.13) from 192.168.200.12 enp1s0f0np0: 8972(9000) bytes of data.\n"
 SMALL = "@small\nPING 192.168.200.13 (192.168.200.13) 56(84) bytes of data.\n64 bytes from 192.168.200.13: icmp_seq=1 ttl=64 time=0.1 ms\n\n--- x ping statistics ---\n1 packets transmitted, 1 received, 0% packet loss, time 0ms\n"
 NONE = "\n--- 192.168.200.13 ping statistics ---\n2 packets transmitted, 0 received, 100% packet loss, time 1021ms\n\n"
@@ -152,6 +161,14 @@ def test_rails_are_asked_only_where_the_peers_are_known() -> None:
     done = subprocess.run(["/bin/sh", "-s"], input=text.encode(), capture_output=True, timeout=60)
     found = probe.sheet_from("here", 0.0, probe.read(NONCE, done.stdout)).rails or ()
     assert {(one.interface, one.peer) for one in found} == {("lo", "127.0.0.1"), ("none0", "127.0.0.2")}
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("unreadable\n", False), ("", True), ("unreadable\nsystemd-oomd[1]: Killed /a/b.scope due to x\n", True)],
+)
+def test_a_kernel_log_that_can_not_be_read_is_no_good_news(text: str, known: bool) -> None:
+    assert (memory.KilledFact.parse(Evidence(text, "", 0)) is not None) == known
 
 
 def test_memory_by_owner_largest_first() -> None:

@@ -181,7 +181,10 @@ def engine(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "2",
     ]
     child = subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv")}
+        words,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv"), "SPARKWEB_RUN": "17", "SECRET": "s3cr3t-too"},
     )
     yield child
     child.kill()
@@ -201,6 +204,7 @@ def test_a_real_process(engine: subprocess.Popen[bytes], tmp_path: Path) -> None
     (found,) = [one for one in sheet.processes or () if one.pid == engine.pid]
     assert found.starts == Starts("vllm", "a/b", None, None, 2)  # ps does not say where a word ends
     assert (found.venv, found.folder, found.ports) == (str(tmp_path / "venv"), str(tmp_path), (port,))
+    assert (found.run, found.kept) == ("17", True)
     assert found.parent == os.getpid() and found.resident_bytes and found.resident_bytes > 1 << 20
     assert found.started_unix_s is not None and abs(found.started_unix_s - time.time()) < 60
     assert "--api-key ***" in (found.command or "")

@@ -186,7 +186,7 @@ def _xids(sheet: Sheet) -> Iterator[Finding]:
         severity="" if serious else NOTE,
         meaning="" if serious else "They point to programs that failed, not to the GPU.",
         evidence=next((one.line for one in serious or errors if one.line), ""),
-        section="gpu-errors",
+        section="killed",
         codes={str(one.code): one.count for one in errors},
     )
 

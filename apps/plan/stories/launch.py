@@ -8,6 +8,7 @@ from typing import Any
 from apps.diagnosis.findings.holders import discrete, is_ours
 from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps
+from apps.plan.checks.others import without_theirs
 from apps.plan.engines import command, vllm
 from apps.plan.engines.site import Site, container_name, sites
 from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
@@ -34,6 +35,7 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
     stages: tuple[Stage, ...] = ()
     serves = serving_already(spec, sheets, given)
     found = (serves,) if serves else problems(spec, sheets, given)
+    given = without_theirs(sheets, given)
     if not serves and not validate(spec) and places and all(isinstance(place, Site) for place in places):
         ready = tuple(place for place in places if isinstance(place, Site))
         stages = _stages(story, spec, sheets, given, ready)

@@ -375,6 +375,10 @@ def test_a_plain_process_is_told_as_a_person_would() -> None:
     assert found.values["models"] == ["Qwen/Qwen3-8B"]
 
 
+def test_a_process_of_our_own_deployment_is_kept() -> None:
+    assert "engine_process" not in read(one(processes=(replace(PROCESS, run="17"),)))
+
+
 def test_a_plain_process_that_listens_everywhere_is_exposed() -> None:
     for listener in (Listener("0.0.0.0", 8000, 4242, "python3"), Listener("0.0.0.0", 8000)):
         found = read(one(processes=(PROCESS,), containers=(), listeners=(listener,)))
