@@ -504,6 +504,8 @@ class RunOut(Out):
     digest: str | None
     why: str | None = Field(description="the person's reason")
     was: str | None = Field(description="the deployment's reason, or state, before")
+    second_try_of: int | None = Field(description="the failed run that this one tries again by itself")
+    second_try: int | None = Field(description="the run that tries this failed one again")
     actor: ActorOut
     created_at: datetime
     started_at: datetime | None

@@ -279,6 +279,7 @@ def run_context(run: Run) -> dict[str, Any]:
     ranks = rank_rows(run, estimate.slow_rank if estimate else None) if loads else []
     stages = stage_rows(run)
     steps = [row for stage in stages for row in stage.rows]
+    second = Run.objects.filter(second_try_of=run).first()
     first = next((row.step for row in steps if row.step.state == Step.State.FAILED and row.step.evidence), None)
     return {
         "run": run,
@@ -292,6 +293,8 @@ def run_context(run: Run) -> dict[str, Any]:
         "stages": stages,
         "steps_done": sum(stage.done for stage in stages),
         "steps_total": len(steps),
+        "second_try": second,
+        "second_try_tone": tone(second.state) if second else "",
         "explained": explained(run.reason),
         "failed_step": first,
         "fatal": run.evidence or (first.evidence if first else ""),

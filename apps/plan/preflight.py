@@ -40,10 +40,10 @@ def find_model(sheet: Sheet, path: str) -> ModelFolder | None:
 
 def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
     """The gate of a preflight probe: the boot that the sheet was taken in and what the planner adds; empty values are
-    left out."""
+    left out, but for the containers that ran: that none did is something to compare with."""
     boot = sheet.machine.boot_id if sheet.machine else None
     body = {"name": "preflight", "boot_id": boot, **taken}
-    return {name: value for name, value in body.items() if value not in (None, "", [], {})}
+    return {name: value for name, value in body.items() if name == "seen" or value not in (None, "", [], {})}
 
 
 def changes(gate: Gate, sheet: Sheet) -> tuple[Change, ...]:
@@ -149,6 +149,16 @@ def _newcomers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
             )
 
 
+def _memory(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    available = sheet.memory.available_bytes if sheet.memory else None
+    if "memory_bytes" in gate and available is not None and available < gate["memory_bytes"]:
+        yield Change(
+            "free_below_requested",
+            f"only {available / (1 << 30):.1f} GiB are free on {sheet.node} now, and the engine claims "
+            f"{gate['memory_bytes'] / (1 << 30):.1f} GiB",
+        )
+
+
 def _ports(gate: Gate, sheet: Sheet) -> Iterator[Change]:
     released = set(gate.get("cleared_ports", ()))
     for listener in sheet.listeners or ():
@@ -181,4 +191,4 @@ def _disk(gate: Gate, sheet: Sheet) -> Iterator[Change]:
         yield Change("disk_full", f"only {root.available_bytes / (1 << 30):.1f} GiB are free on / of {sheet.node}")
 
 
-CHECKS = (_docker, _image, _model, _containers, _newcomers, _ports, _processes, _disk, _rebooted)
+CHECKS = (_docker, _image, _model, _containers, _newcomers, _memory, _ports, _processes, _disk, _rebooted)

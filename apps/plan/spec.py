@@ -90,9 +90,7 @@ class Given:
     revision: int = 0
     clear: tuple[Clear, ...] = field(default_factory=tuple)
     only_on: tuple[str, ...] = ()  # reserved: node names
-    healthy: bool | None = (
-        None  # what the watch says of the service; None: judge by the sheets alone (False: relaunch it anyway)
-    )
+    healthy: bool = False  # the watch says that it serves: where the sheets agree, there is nothing to launch
     others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
 
 
