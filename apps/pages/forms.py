@@ -38,7 +38,7 @@ MAIN = (
         "gpu_memory_utilization",
         "Share of memory",
         "number",
-        "Of the GPU's memory, that the engine may take for weights and KV cache: 0 to 1; empty: the engine's own",
+        "0 to 1, for weights and KV cache; empty: the engine's own",
     ),
     SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own"),
 )

@@ -88,6 +88,14 @@ def test_refusals_keep_the_way_to_the_other_pages(seeded: story.Seeded, signed_i
         assert answer.status_code == status and 'href="/deployments"' in answer.content.decode(), path
 
 
+def test_the_cluster_stacks_its_nodes_for_a_phone(seeded: story.Seeded, signed_in: SignedIn) -> None:
+    stack = page(signed_in("viewer"), "/cluster").partition('class="rows only-phone"')[2].partition("</ul>")[0]
+    head, second, away = stack.split("<li>")[1:]
+    assert "192.168.200.12" in head and "management 10.1.230.180" in head
+    assert "192.168.200.13" in second and "through spark-1a32" in second
+    assert "no fabric address" in away
+
+
 def test_one_wording_for_an_act(seeded: story.Seeded, signed_in: SignedIn) -> None:
     rows = page(signed_in("viewer"), "/audit").partition('id="entries"')[2]
     assert "asked to launch" in rows and ">deployment:launch<" not in rows
