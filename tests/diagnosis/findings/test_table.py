@@ -165,11 +165,11 @@ CASES: dict[str, tuple[Any, Any]] = {
         one(launchers=(SCRIPT,), checkouts=()),
         one(launchers=(SCRIPT,), checkouts=(), units=(replace(UNIT, exec_start="/home/bob/run.sh"),)),
     ),
-    "rail_blocked": (
+    "fabric_blocked": (
         one(rails=(replace(RAIL, result="too_long", mtu_bytes=1500),)),
         one(rails=(RAIL,)),
     ),
-    "rail_silent": (one(rails=(replace(RAIL, result="no_answer"),)), one(rails=(replace(RAIL, result=None),))),
+    "fabric_silent": (one(rails=(replace(RAIL, result="no_answer"),)), one(rails=(replace(RAIL, result=None),))),
     "clock_unsynchronized": (
         one(time_sync=TimeSync(synchronized=False, ntp=False)),
         one(time_sync=TimeSync(synchronized=False, service="chrony")),
