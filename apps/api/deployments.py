@@ -34,11 +34,10 @@ from apps.api.schemas import (
     Word,
 )
 from apps.api.starting import replayed_for
-from apps.deployments import services
+from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
-from apps.inventory.models import Node
 from apps.people.access import actor_of, allow
 from apps.plan.spec import Clear
 from apps.recipes.models import Recipe
@@ -47,7 +46,6 @@ from apps.runs import services as runs
 from apps.runs.models import ACTIVE
 
 router = Router(tags=["deployments"])
-_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - the engine's setting, not ours
 
 
 def _rows() -> QuerySet[Deployment]:
@@ -55,26 +53,16 @@ def _rows() -> QuerySet[Deployment]:
     return (
         Deployment.objects.filter(archived_at=None)
         .select_related("recipe_version__recipe")
-        .prefetch_related("revisions")
+        .prefetch_related("revisions", "ranks__revision")
         .annotate(**runs_of)
     )
-
-
-def _endpoint(spec: dict[str, Any]) -> str | None:
-    """Where clients reach the engine: the address it listens on, else the head's as we know it."""
-    nodes, host = spec.get("nodes") or [], str(spec.get("api_host") or "")
-    if host in _EVERYWHERE:
-        host = Node.objects.filter(name__in=nodes[:1]).values_list("address", flat=True).first() or ""
-    if not host:
-        return None
-    return f"http://{f'[{host}]' if ':' in host else host}:{spec.get('port')}/v1"
 
 
 def _fields(deployment: Deployment) -> dict[str, Any]:
     revision = _newest(deployment)
     spec: dict[str, Any] = revision.body
     reason = REASONS.get((deployment.reason or "").partition(":")[0])
-    version = deployment.recipe_version
+    version, reached = deployment.recipe_version, queries.endpoint(deployment)
     return {
         "id": deployment.pk,
         "name": deployment.name,
@@ -87,7 +75,8 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "remedy": reason.remedy if reason else None,
         "nodes": spec.get("nodes", []),
         "model": spec.get("served_model_name") or spec.get("model") or None,
-        "endpoint": _endpoint(spec),
+        "endpoint": reached.url if reached and not reached.tunnel else None,
+        "tunnel": reached.tunnel or None if reached else None,
         "recipe": version.recipe.slug if version else None,
         "recipe_version": version.number if version else None,
         "revision": revision.number,

@@ -59,4 +59,5 @@ def _problem(problem: Problem) -> PlanProblem:
         evidence=problem.evidence or None,
         clear=[dict(item) for item in problem.clear],
         change=problem.change,
+        deployment=problem.deployment,
     )

@@ -57,6 +57,8 @@ def _fields(run: Run) -> dict[str, Any]:
         "digest": run.digest or None,
         "why": run.why or None,
         "was": run.was or None,
+        "second_try_of": run.second_try_of_id,
+        "second_try": run.second_try.pk if hasattr(run, "second_try") else None,
         "actor": ActorOut(kind=run.actor_kind, id=run.actor_id, name=run.actor_name, role=run.actor_role),
         "created_at": run.created_at,
         "started_at": run.started_at,
@@ -97,7 +99,7 @@ def _eta(run: Run) -> EtaOut | None:
 
 
 def _whole(run_id: int) -> RunWithSteps:
-    run = by_id(Run.objects.select_related("revision"), run_id)
+    run = by_id(Run.objects.select_related("revision", "second_try"), run_id)
     return RunWithSteps(
         **_fields(run),
         track=[PhaseOut(**row) for row in queries.track(run)],
@@ -122,7 +124,7 @@ def list_runs(
     limit: Limit = LIMIT,
 ) -> Runs:
     """All runs, the newest first; filtered by deployment (id), state and story."""
-    rows = Run.objects.select_related("revision")
+    rows = Run.objects.select_related("revision", "second_try")
     wanted = {"deployment": deployment, "state": state or None, "story": story or None}
     rows = rows.filter(**{name: value for name, value in wanted.items() if value is not None})
     found, following = page(rows, after=after, limit=limit, newest_first=True)

@@ -411,6 +411,7 @@ class PlanProblem(Out):
     evidence: str | None
     clear: list[dict[str, Any]] = Field(description="items to send as `clear` to agree")
     change: dict[str, Any] = Field(description="fields of the spec that would settle it")
+    deployment: int | None = Field(description="another deployment that must be stopped first")
 
 
 class PlanOut(Out):
@@ -458,7 +459,10 @@ class DeploymentOut(Out):
     remedy: str | None = Field(description="what to do about `reason`")
     nodes: list[str]
     model: str | None = Field(description="the name that the API answers with")
-    endpoint: str | None
+    endpoint: str | None = Field(description="where clients reach the API while it serves; null where `tunnel` is set")
+    tunnel: str | None = Field(
+        description="where the API answers on its node only: the ssh line that brings it to the same port of 127.0.0.1"
+    )
     recipe: str | None = Field(description="slug")
     recipe_version: int | None
     revision: int
@@ -557,6 +561,8 @@ class RunOut(Out):
     digest: str | None
     why: str | None = Field(description="the person's reason")
     was: str | None = Field(description="the deployment's reason, or state, before")
+    second_try_of: int | None = Field(description="the failed run that this one tries again by itself")
+    second_try: int | None = Field(description="the run that tries this failed one again")
     actor: ActorOut
     created_at: datetime
     started_at: datetime | None

@@ -303,14 +303,22 @@ _CONFLICT = [
             "port_busy",
             "Port in use",
             "Another program already listens on this port.",
-            "Stop the holder (`ss -ltnp` names it), or choose another port.",
+            "See whose it is first: the node's page lists its listening ports, `sudo ss -ltnp` there names the program. "
+            "A deployment of yours has its own Stop; for anything else ask its owner, or choose another port.",
             "port_in_use address_in_use",
         ),
         (
             "foreign_container",
             "A container that is not ours",
             "A container with this name exists and was not started by this deployment.",
-            "Allow it to be removed in the plan, or choose another container name.",
+            "Choose another container name, or ask its owner to rename or remove it.",
+            "",
+        ),
+        (
+            "other_deployment",
+            "Another deployment is here",
+            "Another deployment of this sparkweb has what this one needs on the node.",
+            "Stop that deployment first, or choose other nodes.",
             "",
         ),
         (

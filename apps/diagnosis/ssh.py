@@ -104,7 +104,7 @@ SIGNS: tuple[Sign, ...] = (
     _sign("password", r"sudo: a password is required|sudo: \d+ incorrect password", "sudo_denied", "sudo_password"),
     _sign(
         "sudo",
-        r"^sudo: .{0,40}(?:Passwort|mot de passe|contraseña|senha|пароль|密码|パスワード).{0,40}$",
+        r"^sudo: .{0,40}(?:Passwort|mo[t] de passe|contraseña|senha|hasło|пароль|密码|パスワード).{0,40}$",
         "sudo_denied",
         "sudo_password",
     ),

@@ -317,9 +317,8 @@ class LogReader:
                 again = 0
             measured = Counter(story.votes) if place + 1 < len(flags) and flags[place + 1] else None
             plain = None
-            try:
-                prepared = memo[raw]
-            except KeyError:
+            prepared = memo.get(raw, _NOT_YET)
+            if prepared is _NOT_YET:
                 prepared = prepare(book, raw)
                 if len(raw) <= MEMO_LINE:
                     if len(memo) >= MEMO_LINES:
@@ -334,7 +333,7 @@ class LogReader:
             elif story.open_sign is not None:
                 _go_on(story, origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))[1])
             if prepared is None or not prepared.bars:
-                self._owner = _only_a_prefix(raw)
+                self._owner = _only_a_prefix(raw) if raw[-1:] in b") \t" and b"pid=" in raw else NOBODY
         self._number += len(lines)
 
     def _owned(self, prepared: Prepared) -> Prepared:
@@ -360,7 +359,7 @@ _PREFIXES = re.compile(rb"[^(]{0,200}+(?:\([^()]{1,160}+\)[ \t]*+){1,4}+")
 
 def _only_a_prefix(raw: bytes) -> Origin:
     """Who a line belongs to that is nothing but process prefixes; NOBODY for every other line."""
-    if b"pid=" not in raw or raw[-1:] not in b") \t" or _PREFIXES.fullmatch(raw) is None:
+    if _PREFIXES.fullmatch(raw) is None:
         return NOBODY
     origin, rest = origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))
     return origin if not rest.strip() else NOBODY
@@ -390,6 +389,7 @@ _VLLM_STAMP = re.compile(
 _NO_ERROR = re.compile(r"(?:\[[^\]]{0,60}\] ?)?(?:WARN|INFO|DEBUG)|.{0,38}WARNING")
 
 
+_NOT_YET = Prepared(NOBODY, "", (), (), (), (), (), False)  # no line's
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 

@@ -648,6 +648,35 @@ class DockerInfoFact(Fact):
         return server(evidence, evidence)
 
 
+def cdi(text: str) -> tuple[str, ...] | None:
+    """`@cdi FILE PATHS` for each specification and `missing<TAB>PATH` for what it names and the node has not; None without any."""
+    if not re.search(r"^@cdi ", text, re.MULTILINE):
+        return None
+    return tuple(dict.fromkeys(line[8:] for line in text.splitlines() if line.startswith("missing\t") and line[8:]))
+
+
+@fact
+class CdiFact(Fact):
+    """Whether the CDI specifications of the GPU still fit the driver that is installed."""
+
+    name = "cdi"
+    reads = "hostPath lines of /etc/cdi/* and /var/run/cdi/*, as `@cdi FILE` and `missing<TAB>PATH` lines"
+    timeout_s = 5
+    script = r"""
+for file in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+  [ -r "$file" ] || continue
+  printf '@cdi %s\n' "$file"
+  sed -n -e 's/^[-[:space:]]*"\{0,1\}hostPath"\{0,1\}: *"\{0,1\}\([^",]*\)"\{0,1\},\{0,1\} *$/\1/p' "$file" | sort -u | head -n 500 |
+  while IFS= read -r path; do [ -e "$path" ] || printf 'missing\t%s\n' "$path"; done
+done
+:
+"""
+
+    @classmethod
+    def parse(cls, evidence: Evidence) -> tuple[str, ...] | None:
+        return cdi(evidence.stdout)
+
+
 @fact
 class ContainersFact(Fact):
     """All containers in docker's own words."""

@@ -676,11 +676,11 @@ exit $code
 
 @fact
 class GpuErrorsFact(Fact):
-    """Xid errors since boot, as far as this login may read the kernel's log."""
+    """Xid errors since boot, as far as this login may read the kernel's log. The probe takes them from the section `killed`."""
 
     name = "gpu-errors"
     reads = "dmesg -T or journalctl -k -b: the lines with NVRM: Xid"
-    timeout_s = 8
+    timeout_s = 10
     script = r"""
 log=$(dmesg -T 2>/dev/null) || log=$(journalctl -k -b -q --no-pager 2>/dev/null | grep -v '^-- ')
 [ -n "$log" ] || { echo unreadable; exit 0; }
@@ -690,4 +690,5 @@ printf '%s\n' "$log" | grep 'NVRM: Xid' | tail -n 200
 
     @classmethod
     def parse(cls, evidence: Evidence) -> tuple[GpuError, ...] | None:
-        return None if evidence.stdout.strip() == "unreadable" else xids(evidence.stdout)
+        found = xids(evidence.stdout)
+        return None if not found and evidence.stdout.startswith("unreadable\n") else found

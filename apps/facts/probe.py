@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from apps.facts import boot_jobs, docker, fabric, gpu, launchers, network, processes, software, sshd, systemd
@@ -38,11 +39,11 @@ PROBE: tuple[str, ...] = (
     "gpu-query",
     "gpu-list",
     "gpu-processes",
-    "gpu-errors",
     "disk",
     "disk-network",
     "docker",
     "docker-info",
+    "cdi",
     "containers",
     "container-details",
     "container-memory",
@@ -287,7 +288,7 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         memory=values.of(_memory.MemoryFact),
         gpus=gpus,
         disks=_safely(lambda: _disks(values)),
-        docker=_safely(lambda: docker.server(_ended(sections, "docker"), _ended(sections, "docker-info"))),
+        docker=_safely(lambda: _docker(values)),
         containers=containers,
         images=images,
         units=_safely(lambda: _units(values)),
@@ -307,11 +308,16 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         ssh_server=values.of(sshd.SshServerFact),
         time_sync=values.of(_machine.TimeFact),
         owners=values.of(_memory.OwnersFact),
-        gpu_errors=values.of(gpu.GpuErrorsFact),
+        gpu_errors=_safely(lambda: _gpu_errors(values)),
         rails=values.of(network.RailsFact),
         boot_jobs=_safely(lambda: _boot_jobs(values, launchers_found)),
         evidence=dict(sections),
     )
+
+
+def _docker(values: _Values) -> Any:
+    found = docker.server(_ended(values.sections, "docker"), _ended(values.sections, "docker-info"))
+    return None if found is None else replace(found, cdi_missing=values.of(docker.CdiFact))
 
 
 def _ended(sections: Mapping[str, Evidence], name: str) -> Evidence | None:
@@ -326,6 +332,12 @@ def _gpus(values: _Values) -> Any:
         values.of(gpu.GpuProcessesFact),
         values.of(gpu.GpuListFact),
     )
+
+
+def _gpu_errors(values: _Values) -> Any:
+    """Asked alone, or with whom the kernel ended."""
+    evidence = _ended(values.sections, "gpu-errors") or _ended(values.sections, "killed")
+    return None if evidence is None else gpu.GpuErrorsFact.parse(evidence)
 
 
 def _processes(values: _Values, gpus: Any, containers: Any) -> Any:

@@ -36,7 +36,7 @@ _COLUMNS = {
 
 def listed(text: str) -> tuple[EngineProcess, ...]:
     """`ps` with a header, in the forms `-eo pid,ppid,user,etimes,rss,args`, `-ef`, `aux` and busybox's; then `@of PID<TAB>key<TAB>value`
-    lines (cgroup, folder, venv) and `@now SECONDS`."""
+    lines (cgroup, folder, venv, run) and `@now SECONDS`."""
     header: list[str] = []
     now: float | None = None
     found: dict[int, EngineProcess] = {}
@@ -113,6 +113,7 @@ def _placed(process: EngineProcess, about: Mapping[str, str], started: float | N
         started_unix_s=started,
         venv=about.get("venv") or _venv(process.command or ""),
         folder=about.get("folder") or None,
+        run=about["run"] if _PID.match(about.get("run", "")) else None,
         container=container.group(1) if container else None,
         unit=units[-1] if units and not container else None,
     )
@@ -175,7 +176,7 @@ class ProcessesFact(Fact):
     """vLLM, SGLang, llama-server, Ray, torchrun and the like, with cgroup, folder and virtual environment of each."""
 
     name = "processes"
-    reads = "ps -ww -eo pid,ppid,user:32,etimes,rss,args (or ps -ef, ps aux); /proc/PID/cgroup, cwd, environ (VIRTUAL_ENV alone)"
+    reads = "ps -ww -eo pid,ppid,user:32,etimes,rss,args (or ps -ef, ps aux); /proc/PID/cgroup, cwd, environ (VIRTUAL_ENV and SPARKWEB_RUN alone)"
     timeout_s = 8
     script = r"""
 printf '@now %s\n' "$(date +%s)"
@@ -193,7 +194,8 @@ for pid in $(printf '%s\n' "$rows" | awk 'NR > 1 { print ($1 ~ /^[0-9]+$/) ? $1 
   set -- "$@" "/proc/$pid/environ"
   folder=$(readlink "/proc/$pid/cwd" 2>/dev/null) && printf '@of %s\tfolder\t%s\n' "$pid" "$folder"
 done
-[ $# = 0 ] || grep -saHz '^VIRTUAL_ENV=' "$@" /dev/null 2>/dev/null | tr '\000' '\n' | sed -n 's|^/proc/\([0-9]*\)/environ:VIRTUAL_ENV=|@of \1	venv	|p'
+[ $# = 0 ] || grep -saHzE '^(VIRTUAL_ENV|SPARKWEB_RUN)=' "$@" /dev/null 2>/dev/null | tr '\000' '\n' |
+  sed -n -e 's|^/proc/\([0-9]*\)/environ:VIRTUAL_ENV=|@of \1	venv	|p' -e 's|^/proc/\([0-9]*\)/environ:SPARKWEB_RUN=|@of \1	run	|p'
 :
 """
 

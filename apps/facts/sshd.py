@@ -104,7 +104,7 @@ class SshServerFact(Fact):
 
     name = "sshd"
     reads = "sshd -T, or sshd_config and the files that it includes"
-    timeout_s = 6
+    timeout_s = 10
     script = r"""
 sshd=$(command -v sshd) || sshd=/usr/sbin/sshd
 printf '@version %s\n' "$("$sshd" -V 2>&1 | sed -n 's/.*\(OpenSSH_[^ ,]*\).*/\1/p' | head -n 1)"

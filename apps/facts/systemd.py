@@ -450,7 +450,6 @@ class UserUnitsFact(Fact):
     script = (
         r"""
 [ -n "$XDG_RUNTIME_DIR" ] || XDG_RUNTIME_DIR=/run/user/$(id -u); export XDG_RUNTIME_DIR
-systemctl --user list-units --no-legend --no-pager >/dev/null || exit 0
 manager='systemctl --user'
 kept() {
   awk 'BEGIN { RS = ""; FS = "\n"; ORS = "\n\n" } {

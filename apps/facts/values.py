@@ -160,6 +160,7 @@ class Docker:
     storage: str | None = None
     root: str | None = None  # DockerRootDir
     snap: bool | None = None
+    cdi_missing: tuple[str, ...] | None = None  # host paths of its CDI specifications that are not there; None: no CDI
 
 
 @dataclass(frozen=True)
@@ -334,11 +335,12 @@ class EngineProcess:
     container: str | None = None  # name, if its cgroup says so
     unit: str | None = None  # system unit, or the user's own
     ports: tuple[int, ...] = ()  # TCP ports on which it listens
+    run: str | None = None  # number of the run of ours that started it
 
     @property
     def kept(self) -> bool:
-        """Whether a container or a unit owns it, which could bring it back."""
-        return self.container is not None or self.unit is not None
+        """Whether a container, a unit or a deployment of ours owns it, which could bring it back."""
+        return self.container is not None or self.unit is not None or self.run is not None
 
 
 @dataclass(frozen=True)

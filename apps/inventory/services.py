@@ -27,6 +27,7 @@ from apps.audit.actor import Actor
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.facts.sheet import Sheet, storable
+from apps.facts.values import Interface
 from apps.inventory import sealing
 from apps.inventory.models import Credential, HostKey, Node, Secret, SheetRow
 from apps.remote.transport import Endpoint
@@ -420,6 +421,12 @@ def private_key(credential: Credential) -> str:
 def latest_sheet(node: Node) -> Sheet | None:
     row = node.sheets.order_by("-taken_at", "-pk").first()
     return None if row is None else Sheet.from_json(row.body)
+
+
+def interfaces(node: Node) -> tuple[Interface, ...] | None:
+    """Of the newest sheet, without reading the rest of it. None where it does not say."""
+    body = node.sheets.order_by("-taken_at", "-pk").values_list("body__interfaces", flat=True).first()
+    return Sheet.from_json({"node": node.name, "taken_at": 0.0, "interfaces": body}).interfaces
 
 
 @transaction.atomic

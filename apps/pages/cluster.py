@@ -120,6 +120,18 @@ def buses(nodes: Sequence[Node], sheets: Mapping[int, Sheet]) -> list[charts.Bus
     return [charts.Bus(str(network), tuple(junctions)) for network, junctions in ordered]
 
 
+def stacked(nodes: Sequence[charts.GraphNode], lines: Sequence[charts.Bus]) -> list[dict[str, Any]]:
+    """What the graph draws as one block a node, for a narrow window: the way in, and its end in every fabric subnet."""
+    return [
+        {
+            "node": node,
+            "jump": nodes[node.jump].name if node.jump is not None else "",
+            "ends": [(bus.name, end) for bus in lines for end in bus.junctions if end.node == place],
+        }
+        for place, node in enumerate(nodes)
+    ]
+
+
 def _junction(place: int, interface: Interface, ip: str, sheet: Sheet | None) -> charts.Junction:
     hca = next((one for one in (sheet.fabric if sheet else None) or () if one.netdev == interface.name), None)
     speed = _gbps(interface, hca)
@@ -191,13 +203,16 @@ def about_the_cluster(sheets: Mapping[int, Sheet]) -> tuple[Finding, ...]:
 def cluster(request: HttpRequest) -> HttpResponse:
     nodes = list(Node.objects.select_related("jump").order_by("pk")[:MOST_NODES])
     sheets = newest_sheets(nodes)
-    lines = buses(nodes, sheets)
+    lines, drawn = buses(nodes, sheets), graph_nodes(nodes, sheets)
+    ports = port_rows(nodes, sheets)
     found = about_the_cluster(sheets)
     seen = [sheet.taken_at for sheet in sheets.values()]
     context: dict[str, Any] = {
         "nodes": nodes,
-        "graph": charts.cluster_graph(graph_nodes(nodes, sheets), lines) if nodes else "",
-        "ports": port_rows(nodes, sheets),
+        "graph": charts.cluster_graph(drawn, lines) if nodes else "",
+        "stacked": stacked(drawn, lines),
+        "ports": ports,
+        "twins": any(row.twin for row in ports),
         "findings": [(one, {BAD: "bad", NOTE: "off"}.get(one.severity, "warn")) for one in found],
         "troubles": sum(one.severity != NOTE for one in found),
         "oldest": min(seen) if seen else None,

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
+from apps.deployments.queries import Reached, endpoint
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
@@ -62,22 +63,12 @@ class Row:
     deployment: Deployment
     spec: dict[str, Any]
     run: Run | None
-    url: str
+    reached: Reached | None
     overall: float
     eta_s: float | None
     shard: str
     about: str
     sentence: str
-
-
-def endpoint(spec: dict[str, Any]) -> str:
-    """Where clients reach the API: the head's address as we know it, unless the engine listens on one address only."""
-    nodes = spec.get("nodes") or []
-    host = str(spec.get("api_host") or "0.0.0.0")  # noqa: S104 - the engine's setting, not ours
-    if host in ("0.0.0.0", "::", "") and nodes:  # noqa: S104
-        head = Node.objects.filter(name=nodes[0]).only("address").first()
-        host = head.address if head else nodes[0]
-    return f"http://{f'[{host}]' if ':' in host else host}:{spec.get('port', 30000)}/v1"
 
 
 def row_of(deployment: Deployment) -> Row:
@@ -107,7 +98,7 @@ def row_of(deployment: Deployment) -> Row:
         deployment,
         spec,
         run,
-        endpoint(spec),
+        endpoint(deployment),
         overall,
         eta_s,
         shard,
@@ -273,11 +264,15 @@ def change(request: HttpRequest, deployment_id: int) -> HttpResponse:
             error=error_of(refused),
             reason=reason,
         )
-    story = "relaunch" if deployment.runs.filter(story__in=("launch", "relaunch")).exists() else "launch"
-    return redirect(f"/deployments/{deployment.pk}/plan?story={story}")
+    return redirect(f"/deployments/{deployment.pk}/plan?story={story_up(deployment)}")
 
 
 # One of them
+
+
+def story_up(deployment: Deployment) -> str:
+    """What brings it up: a relaunch once it has served, a launch until then, also after one that failed."""
+    return "relaunch" if deployment.served_at else "launch"
 
 
 def differences(older: dict[str, Any], newer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -318,7 +313,7 @@ def deployment(request: HttpRequest, deployment_id: int) -> HttpResponse:
         "ranks": found.ranks.select_related("node", "revision"),
         "flags": [name for name, on in (found.flags or {}).items() if on],
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
-        "launched": found.runs.filter(story__in=("launch", "relaunch")).exists(),
+        "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
         "curl": _curl(row),
         "consents": found.consents.order_by("node", "kind", "name"),
     }
@@ -343,12 +338,15 @@ def deployment(request: HttpRequest, deployment_id: int) -> HttpResponse:
 
 
 def _curl(row: Row) -> str:
+    """A first question to the API; empty while nothing answers."""
+    if row.reached is None:
+        return ""
     body = {
         "model": row.spec.get("served_model_name") or row.spec.get("model", ""),
         "max_tokens": 512,
         "messages": [{"role": "user", "content": "Hello"}],
     }
-    return f"curl {row.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    return f"curl {row.reached.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
 
 
 # The plan
@@ -390,16 +388,26 @@ def stage_rows(plan: Plan) -> list[dict[str, Any]]:
     for number, stage in enumerate(plan.stages, 1):
         nodes: dict[str, list[dict[str, Any]]] = {}
         for step in stage.steps:
-            nodes.setdefault(step.node, []).append({"step": step, "text": _commands(step)})
+            said = "" if step.title == stage.name and not step.why else sentence_of(step)
+            nodes.setdefault(step.node, []).append({"step": step, "text": _commands(step), "said": said})
         made.append({"number": number, "name": stage.name, "nodes": nodes, "where": ", ".join(nodes)})
     return made
+
+
+def sentence_of(step: Step) -> str:
+    """`Wait until 98 GiB are free: at most 2 min`: what a step does, and of its reason what the title does not say."""
+    words = step.why[:1].lower() + step.why[1:]
+    doing = step.title[:1].lower() + step.title[1:]
+    for same in (doing, doing.replace("wait ", "waits ", 1)):
+        words = words.removeprefix(same).lstrip(" ,:;")
+    return f"{step.title}: {words}" if words else step.title
 
 
 def _commands(step: Step) -> str:
     if not step.commands:
         return ""
     lines = list(step.commands)
-    if step.kind in ("wait", "ready"):
+    if step.kind in ("wait", "ready") and "at most" not in step.why:
         lines.append(f"# waits, at most {duration_words(step.within_s)}")
     lines += [f"# {secret.variable} from the secret “{secret.name}”, never shown" for secret in step.secrets]
     return "\n".join(lines)
@@ -562,7 +570,7 @@ def _show(
 @allow("plan")
 @require_GET
 def plan_script(request: HttpRequest, deployment_id: int) -> HttpResponse:
-    """The previewed plan as a shell script."""
+    """The previewed plan as a text."""
     deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
     try:
         made = runs.preview(
@@ -581,5 +589,5 @@ urlpatterns = [
     path("deployments/<int:deployment_id>", deployment, name="deployment"),
     path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
     path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
-    path("deployments/<int:deployment_id>/plan.sh", plan_script, name="deployment-script"),
+    path("deployments/<int:deployment_id>/plan.txt", plan_script, name="deployment-script"),
 ]

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.db import Error, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -34,7 +35,9 @@ def problem(
     if request.headers.get("HX-Request"):
         refused = {"title": title, "detail": detail, "remedy": remedy}
         return HttpResponse(render_to_string("parts/refused.html", {"error": refused}), status=status)
-    context = {"title": title, "detail": detail, "remedy": remedy, "way_on": way_on}
+    context: dict[str, Any] = {"title": title, "detail": detail, "remedy": remedy, "way_on": way_on}
+    if getattr(request, "actor", None) is not None:  # who is signed in keeps the way to the other pages
+        context["layout"] = "base.html"
     return render(request, "pages/error.html", context, status=status)
 
 

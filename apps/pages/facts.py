@@ -13,7 +13,7 @@ from apps.facts.network import ipv4, management
 from apps.facts.sheet import Evidence, Sheet
 from apps.facts.systemd import matters
 from apps.facts.values import EngineProcess, Gpu, Hca, Interface, Unit
-from apps.pages.words import duration_words
+from apps.pages.words import duration_words, gigabytes
 
 GIB = 1 << 30
 UNREAD = "could not be read"
@@ -29,6 +29,18 @@ class Group:
     table: tuple[tuple[Any, ...], ...] = ()
     evidence: tuple[tuple[str, Evidence], ...] = ()
     missing: str = ""
+
+    @property
+    def gist(self) -> str:
+        """What stands beside the name while it is folded: how many rows, else the first two facts."""
+        if self.heads:
+            return str(len(self.table)) if self.table else "none"
+        return " · ".join(str(value) for _, value in self.pairs[:2]) or f"{len(self.evidence)}"
+
+    @property
+    def opens(self) -> bool:
+        """Whether it is unfolded from the start: what a deployment looks at first, when there is any of it."""
+        return self.name in ("Machine", "Containers") and bool(self.pairs or self.table)
 
 
 def groups(sheet: Sheet) -> list[Group]:
@@ -171,6 +183,9 @@ def _memory(sheet: Sheet) -> Group:
         ("Contiguous (CMA)", f"{_size(one.cma_free_bytes)} of {_size(one.cma_total_bytes)} free"),
         ("Swap", f"{_size(one.swap_free_bytes)} of {_size(one.swap_total_bytes)} free"),
     ]
+    if sheet.killed is not None:
+        ended = tuple(dict.fromkeys(each.process or each.unit or "a process" for each in sheet.killed))
+        pairs.append(("Ended for memory", ", ".join(ended) or "nobody"))
     names = {each.id: each.name for each in sheet.containers or () if each.id}
     rows = tuple(
         (_owner(each.name, names), _size(each.bytes), _size(each.swap_bytes) if each.swap_bytes else "")
@@ -190,7 +205,7 @@ def _owner(name: str, containers: dict[str, str]) -> str:
 
 def _gpus(sheet: Sheet) -> Group:
     one = sheet.gpus
-    raw = _raw(sheet, "gpu", "gpu-query", "gpu-list", "gpu-processes", "gpu-errors")
+    raw = _raw(sheet, "gpu", "gpu-query", "gpu-list", "gpu-processes")
     if one is None:
         return Group("GPU", evidence=raw, missing=UNREAD)
     pairs = [("Driver", one.driver), ("CUDA", one.cuda)]
@@ -254,7 +269,7 @@ def _process(one: EngineProcess, clock: float) -> tuple[Any, ...]:
         duration_words(max(0.0, clock - one.started_unix_s)) if one.started_unix_s is not None else "unknown",
         f"{gpu}{_size(one.resident_bytes)}",
         ", ".join(map(str, one.ports)),
-        one.container or one.unit or "nothing",
+        one.container or one.unit or (f"sparkweb, run {one.run}" if one.run else "nothing"),
     )
 
 
@@ -272,7 +287,7 @@ def _disks(sheet: Sheet) -> Group:
 
 
 def _docker(sheet: Sheet) -> Group:
-    raw = _raw(sheet, "docker", "docker-info", "containers", "container-details", "container-memory")
+    raw = _raw(sheet, "docker", "docker-info", "cdi", "containers", "container-details", "container-memory")
     about = sheet.docker
     pairs: list[tuple[str, Any]] = []
     if about is not None:
@@ -309,7 +324,7 @@ def _images(sheet: Sheet) -> Group:
         (
             one.ref or "no name",
             _known(one.arch),
-            f"{one.size_bytes / 1e9:.1f} GB" if one.size_bytes else "unknown",
+            gigabytes(one.size_bytes) if one.size_bytes else "unknown",
             (one.digest or one.id or "unknown").removeprefix("sha256:")[:12],
             (one.created or "unknown")[:10],
         )
@@ -409,9 +424,9 @@ def _models(sheet: Sheet) -> Group:
     rows = tuple(
         (
             m.name or m.path,
-            {True: "complete", False: "incomplete"}.get(m.complete, "unknown") if m.complete is not None else "unknown",
+            {True: "complete", False: "incomplete"}.get(m.complete, "") if m.complete is not None else "",
             f"{m.shards or 0} of {m.shards_expected}" if m.shards_expected else m.shards or "",
-            f"{m.bytes / 1e9:.1f} GB" if m.bytes else "",
+            gigabytes(m.bytes) if m.bytes else "",
             m.path,
         )
         for m in sheet.models

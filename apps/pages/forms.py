@@ -24,16 +24,22 @@ class SpecField:
     hint: str = ""
     choices: tuple[str, ...] = ()
     wide: bool = False
+    double: bool = False  # two columns, where there are two
 
 
 MAIN = (
     SpecField("model", "Model", hint="Name at the hub; the API answers with it", wide=True),
-    SpecField("model_path", "Folder on the nodes", hint="Absolute, the same on every node"),
-    SpecField("image", "Image", hint="Docker only"),
+    SpecField("model_path", "Folder on the nodes", hint="Absolute, the same on every node", double=True),
+    SpecField("image", "Image", hint="Docker only", double=True),
     SpecField("container", "Container", hint="Rank N runs as NAME-rN"),
     SpecField("port", "Port", "whole"),
     SpecField("tensor_parallel", "Tensor parallel", "whole", "GPUs that share one model"),
-    SpecField("gpu_memory_utilization", "Share of memory", "number", "0 to 1; empty: the engine's own"),
+    SpecField(
+        "gpu_memory_utilization",
+        "Share of memory",
+        "number",
+        "0 to 1, for weights and KV cache; empty: the engine's own",
+    ),
     SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own"),
 )
 FURTHER = (

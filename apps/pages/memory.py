@@ -168,5 +168,4 @@ def _fabric(ports: Sequence[Mapping[str, Any]] | None) -> tuple[str, str]:
     words = f"{rate:.0f}G · " if rate else ""
     if halves(ports):
         return f"{words}one half down", "warn"
-    twins = all(TWIN.fullmatch(str(port.get("name"))) for port in up) and len(up) > 1
-    return f"{words}{len(up)} {'twins' if twins else 'ports' if len(up) > 1 else 'port'}", "ok"
+    return f"{words}{len(up)} port{'s' if len(up) > 1 else ''}", "ok"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import F
+from django.db.models import F, Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
@@ -25,10 +26,11 @@ from apps.pages import memory
 from apps.pages.facts import groups
 from apps.pages.forms import identity
 from apps.pages.refusing import Error, error_of, explained
+from apps.pages.runs import plan_page
 from apps.people.access import actor_of, allow
 from apps.plan.provision.wish import MENDS
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE, Run
+from apps.runs.models import ACTIVE, Run, Step
 
 PAGE = 50
 MOST_NODES = 200
@@ -59,7 +61,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @allow("edit_nodes")
 @require_http_methods(["GET", "POST"])
 def add(request: HttpRequest) -> HttpResponse:
-    """The door is asked for its host keys before anything is stored; a refusal stands beside its field."""
+    """The node is asked for its host keys before anything is stored; a refusal stands beside its field."""
     if request.method == "GET":
         return _add_form(request, {"port": "22", "user": ""})
     typed = {
@@ -114,6 +116,7 @@ def _add_form(request: HttpRequest, typed: dict[str, str], error: Error | None =
 # One node
 
 
+PIECES = {"node-findings": "pages/node_findings.html", "node-facts": "pages/node_facts.html"}
 TONES = {"bad": "bad", "warn": "warn", "note": "off"}
 MOST_CHANGES = 200
 
@@ -144,6 +147,13 @@ def changed(found: Node) -> tuple[Any, list[Change]]:
         return None, []
     newest, before = (Sheet.from_json(row.body) for row in rows)
     return rows[1].taken_at, changes(before, newest)[:MOST_CHANGES]
+
+
+def history(found: Node) -> list[Entry]:
+    """What was done to this node, and what runs did on it; those of several nodes stand under the run."""
+    runs_here = Step.objects.filter(node=found).order_by("-run_id").values_list("run_id", flat=True).distinct()[:50]
+    about = Q(object_type="node", object_id=str(found.pk)) | Q(run_id__in=list(runs_here))
+    return list(Entry.objects.filter(about).order_by("-id")[:15])
 
 
 @allow("view")
@@ -179,12 +189,12 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "explained": explained(found.unreachable_reason or None),
         "ranks": found.ranks.select_related("deployment"),
         "probing": Run.objects.filter(story="probe", state__in=ACTIVE, steps__node=found).first(),
-        "history": Entry.objects.filter(object_type="node", object_id=str(found.pk)).order_by("-id")[:15],
+        "history": history(found),
+        "show_object": True,
     }
     page = "pages/node.html"
     if request.headers.get("HX-Request") and request.method == "GET":
-        facts = request.headers.get("HX-Target") == "node-facts"
-        page = "pages/node_facts.html" if facts else "pages/node_live.html"
+        page = PIECES.get(request.headers.get("HX-Target", ""), "pages/node_live.html")
     return render(request, page, context, status=error.status if error else 200)
 
 
@@ -244,16 +254,17 @@ def remove(request: HttpRequest, node_id: int) -> HttpResponse:
 @allow("probe")
 @require_POST
 def probe(request: HttpRequest) -> HttpResponse:
-    """Fresh sheets of the named nodes, or of all that are ready."""
-    names = [name for name in request.POST.getlist("name") if name]
+    """Fresh sheets of the named nodes, or of all that are ready; asked for by a plan, the run leads back to it."""
+    names, plan = [name for name in request.POST.getlist("name") if name], plan_page(request.POST)
     found = Node.objects.filter(name__in=names) if names else Node.objects.filter(state=Node.State.READY)
     try:
         run = runs.probe(actor_of(request), list(found[:MOST_NODES]))
     except Refused as refused:
         error = error_of(refused)
         messages.error(request, f"{error.detail} {error.remedy}".strip())
-        return redirect(found[0].get_absolute_url() if len(names) == 1 and found else "/nodes")
-    return redirect(run.get_absolute_url())
+        return redirect(plan or (found[0].get_absolute_url() if len(names) == 1 and found else "/nodes"))
+    way_back = urlencode({"plan": request.POST["plan"], "story": request.POST["story"]}) if plan else ""
+    return redirect(f"{run.get_absolute_url()}{'?' if plan else ''}{way_back}")
 
 
 urlpatterns = [

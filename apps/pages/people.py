@@ -23,8 +23,8 @@ from apps.people.roles import ROLES
 ABOUT_ROLE = {
     "viewer": "sees everything, changes nothing",
     "auditor": "a viewer who may export the audit trail",
-    "operator": "a viewer who also probes, plans, launches, relaunches, cancels, stops, tests and benchmarks",
-    "editor": "an operator who also changes nodes, recipes and deployments, clears and provisions",
+    "operator": "a viewer who also probes, and who launches, relaunches, stops and tests the deployments that an editor made",
+    "editor": "an operator who also makes and changes deployments, nodes and recipes, and agrees to what a launch may clear",
     "admin": "an editor who also changes people, credentials, host keys, policies, tokens; may export the audit trail",
 }
 PAGE = 100

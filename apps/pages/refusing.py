@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +30,26 @@ class Error:
     extra: Mapping[str, Any] | None = None
 
 
+LONGEST_WORD = 80
+
+
+def _shortened(text: str) -> str:
+    """The sentence with what somebody typed without a blank cut to a length that can be read."""
+    return re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: f"{word[0][: LONGEST_WORD - 1]}…", text)
+
+
 def error_of(refused: Refused) -> Error:
     known = REASONS.get(refused.reason)
     title = TITLES.get(refused.reason) or (known.title if known else refused.reason.replace("_", " ").capitalize())
-    return Error(title, refused.detail, refused.remedy, refused.field, refused.evidence, refused.status, refused.extra)
+    return Error(
+        title,
+        _shortened(refused.detail),
+        refused.remedy,
+        refused.field,
+        refused.evidence,
+        refused.status,
+        refused.extra,
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    JsonResponse,
+    QueryDict,
+    StreamingHttpResponse,
+)
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
 from django.views.decorators.http import require_GET, require_POST
@@ -272,6 +280,7 @@ def run_context(run: Run) -> dict[str, Any]:
     ranks = rank_rows(run, estimate.slow_rank if estimate else None) if loads else []
     stages = stage_rows(run)
     steps = [row for stage in stages for row in stage.rows]
+    second = Run.objects.filter(second_try_of=run).first()
     first = next((row.step for row in steps if row.step.state == Step.State.FAILED and row.step.evidence), None)
     return {
         "run": run,
@@ -285,6 +294,8 @@ def run_context(run: Run) -> dict[str, Any]:
         "stages": stages,
         "steps_done": sum(stage.done for stage in stages),
         "steps_total": len(steps),
+        "second_try": second,
+        "second_try_tone": tone(second.state) if second else "",
         "explained": explained(run.reason),
         "failed_step": first,
         "fatal": run.evidence or (first.evidence if first else ""),
@@ -294,11 +305,18 @@ def run_context(run: Run) -> dict[str, Any]:
     }
 
 
+def plan_page(query: QueryDict) -> str:
+    """The page of the plan that asked for this run (?plan=DEPLOYMENT&story=STORY); empty when none did."""
+    number, story = query.get("plan", ""), query.get("story", "")
+    known = number.isascii() and number.isdigit() and len(number) < 18 and story in ("launch", "relaunch", "stop")
+    return f"/deployments/{number}/plan?story={story}" if known else ""
+
+
 @allow("view")
 @require_GET
 def run(request: HttpRequest, run_id: int) -> HttpResponse:
     found = get_object_or_404(Run.objects.select_related("deployment", "revision"), pk=run_id)
-    context = run_context(found)
+    context = run_context(found) | {"back": plan_page(request.GET)}
     if request.headers.get("HX-Request"):
         return render(request, "pages/run_live.html", context)
     spec = found.plan.get("spec") or {}
@@ -377,7 +395,7 @@ def download(request: HttpRequest, run_id: int) -> HttpResponseBase:
 @allow("view")
 @require_GET
 def script(request: HttpRequest, run_id: int) -> HttpResponse:
-    """The stored plan's commands as a shell script to read."""
+    """The stored plan's commands as a text to read."""
     found = get_object_or_404(Run, pk=run_id)
     if not found.plan.get("stages"):
         raise Http404
@@ -401,6 +419,6 @@ urlpatterns = [
     path("runs/<int:run_id>/lines", lines, name="run-lines"),
     path("runs/<int:run_id>/search", search, name="run-search"),
     path("runs/<int:run_id>/log", download, name="run-log"),
-    path("runs/<int:run_id>/plan.sh", script, name="run-script"),
+    path("runs/<int:run_id>/plan.txt", script, name="run-script"),
     path("runs/<int:run_id>/cancel", cancel, name="run-cancel"),
 ]

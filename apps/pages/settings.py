@@ -20,7 +20,6 @@ PLACES = (
         "Values that plans call by name, such as a hub token. Write only.",
         "edit_credentials",
     ),
-    ("/patterns", "Patterns", "Every part of these pages in every state, for who works on them.", "view"),
 )
 
 

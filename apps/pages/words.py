@@ -18,6 +18,7 @@ register = template.Library()
 GIB = 1024**3
 TONES = ("ok", "busy", "warn", "bad", "off")
 UNKNOWN = "unknown"
+LONGEST_WHOLE = 26  # characters of a word that is never broken in a table
 
 # state -> tone, for deployments, runs, steps, nodes, ranks and plans alike
 TONE_OF_STATE = {
@@ -212,6 +213,22 @@ def tone(state: Any) -> str:
     return TONE_OF_STATE.get(str(state), "off")
 
 
+# A rank's row says what the last good launch left; what of it holds now follows from the deployment's state.
+RANK_IN = {"serving": "serving", "lost": "gone", "stopping": "stopping", "launching": "starting", "stopped": "gone"}
+
+
+@register.filter
+def rank_state(deployment_state: Any) -> str:
+    """What a rank of a deployment in this state is: serving only while the deployment itself is."""
+    return RANK_IN.get(str(deployment_state), UNKNOWN)
+
+
+@register.filter
+def wrapping(cell: Any) -> str:
+    """The class of a table's cell: only one that holds a word too long for a column may break inside of words."""
+    return "anywhere" if any(len(each) > LONGEST_WHOLE for each in str(cell).split()) else ""
+
+
 @register.filter
 def tone_of_message(tags: str) -> str:
     return {"success": "ok", "warning": "warn", "error": "bad"}.get(tags.split(" ")[-1], "busy")
@@ -277,7 +294,9 @@ ACTS = {
     ("deployment:stop", "requested"): "asked to stop",
     ("run:cancel", "requested"): "asked to cancel",
     ("node:probe", "requested"): "asked to probe",
-    ("node:host_key_confirmed", "done"): "confirmed",
+    ("node:host_key_confirmed", "done"): "confirmed the host key of",
+    ("node:host_key_replaced", "done"): "trusted a new host key of",
+    ("node:host_key_mismatch", "done"): "saw another host key at",
     ("access:denied", "denied"): "was refused",
 }
 

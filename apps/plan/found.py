@@ -26,6 +26,15 @@ def container_of(sheet: Sheet | None, name: str) -> Container | None:
     return next((one for one in (sheet.containers if sheet else None) or () if one.name == name), None)
 
 
+def made_anew(sheet: Sheet | None, name: str) -> bool:
+    """Whether a unit makes this container again when it starts, so that removing it loses nothing. A unit that only
+    starts an existing one (`docker start`) does not."""
+    return any(
+        name in unit.containers and "docker start" not in (unit.exec_start or "")
+        for unit in (sheet.units if sheet else None) or ()
+    )
+
+
 def is_known(sheet: Sheet | None, item: Clear) -> bool:
     """Whether the sheet shows this very thing. Names that come from outside are never used for anything else."""
     if item.kind == "unit":

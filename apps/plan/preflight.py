@@ -40,10 +40,10 @@ def find_model(sheet: Sheet, path: str) -> ModelFolder | None:
 
 def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
     """The gate of a preflight probe: the boot that the sheet was taken in and what the planner adds; empty values are
-    left out."""
+    left out, but for the containers that ran: that none did is something to compare with."""
     boot = sheet.machine.boot_id if sheet.machine else None
     body = {"name": "preflight", "boot_id": boot, **taken}
-    return {name: value for name, value in body.items() if value not in (None, "", [], {})}
+    return {name: value for name, value in body.items() if name == "seen" or value not in (None, "", [], {})}
 
 
 def changes(gate: Gate, sheet: Sheet) -> tuple[Change, ...]:
@@ -120,9 +120,11 @@ def _containers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
             and container.name not in cleared
             and not is_ours(container, deployment)
         ):
+            other = container.labels.get("sparkweb.deployment")
             yield Change(
-                "foreign_container",
-                f"a container called {container.name} on {sheet.node} does not belong to this deployment",
+                "other_deployment" if other else "foreign_container",
+                f"a container called {container.name} on {sheet.node} "
+                + (f"belongs to deployment {other}" if other else "does not belong to this deployment"),
             )
 
 
@@ -138,11 +140,23 @@ def _newcomers(gate: Gate, sheet: Sheet) -> Iterator[Change]:
             or is_ours(container, deployment)
         )
         if container.state == "running" and not known and (container.memory_bytes or 0) >= NOTABLE_BYTES:
+            other = container.labels.get("sparkweb.deployment")
+            whose = f" of deployment {other}" if other else ""
             yield Change(
-                "foreign_container",
-                f"{container.name} was started on {sheet.node} since the plan was made and holds "
+                "other_deployment" if other else "foreign_container",
+                f"{container.name}{whose} was started on {sheet.node} since the plan was made and holds "
                 f"{(container.memory_bytes or 0) / (1 << 30):.1f} GiB",
             )
+
+
+def _memory(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    available = sheet.memory.available_bytes if sheet.memory else None
+    if "memory_bytes" in gate and available is not None and available < gate["memory_bytes"]:
+        yield Change(
+            "free_below_requested",
+            f"only {available / (1 << 30):.1f} GiB are free on {sheet.node} now, and the engine claims "
+            f"{gate['memory_bytes'] / (1 << 30):.1f} GiB",
+        )
 
 
 def _ports(gate: Gate, sheet: Sheet) -> Iterator[Change]:
@@ -177,4 +191,4 @@ def _disk(gate: Gate, sheet: Sheet) -> Iterator[Change]:
         yield Change("disk_full", f"only {root.available_bytes / (1 << 30):.1f} GiB are free on / of {sheet.node}")
 
 
-CHECKS = (_docker, _image, _model, _containers, _newcomers, _ports, _processes, _disk, _rebooted)
+CHECKS = (_docker, _image, _model, _containers, _newcomers, _memory, _ports, _processes, _disk, _rebooted)

@@ -73,6 +73,16 @@ class Clear:
 
 
 @dataclass(frozen=True)
+class Other:
+    """Another deployment of ours: what a plan must know of it to call it by its name and to leave it alone."""
+
+    id: int  # as its containers' label sparkweb.deployment says it
+    name: str
+    state: str = ""  # serving, degraded, launching … of states.md
+    spec: Spec | None = None  # of what runs, or ran last, on nodes of this plan; None: nothing of it is there
+
+
+@dataclass(frozen=True)
 class Given:
     """What a planner is told besides spec and sheets."""
 
@@ -80,9 +90,8 @@ class Given:
     revision: int = 0
     clear: tuple[Clear, ...] = field(default_factory=tuple)
     only_on: tuple[str, ...] = ()  # reserved: node names
-    healthy: bool | None = (
-        None  # what the watch says of the service; None: judge by the sheets alone (False: relaunch it anyway)
-    )
+    healthy: bool = False  # the watch says that it serves: where the sheets agree, there is nothing to launch
+    others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
 
 
 @dataclass(frozen=True)

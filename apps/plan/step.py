@@ -89,6 +89,7 @@ class Problem:
     change: dict[str, Any] = field(
         default_factory=dict
     )  # fields of the spec that would settle it, e.g. another backend
+    deployment: int | None = None  # another deployment of ours that it is about, for a link
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ class Executor:
             self.journal.phase(stage.phase)
             return False
         self._drain()
+        self._look_at_all()
         self.journal.end("succeeded")
         return True
 
@@ -292,18 +293,11 @@ class Executor:
     def _ask(self, node: str, step: Step) -> Any:
         if step.kind == "key":
             return self._let_in(node, step)
-        if step.kind == "probe" and step.gate.get("fresh"):
-            self.doors.renew(node)
-        transport = self.doors.transport(node)
         if step.kind == "probe":
-            nonce = entropy.token_hex(12)
-            taken_at = time.time()
-            extra = {
-                "models": "\n".join(self.model_paths.get(node, ())),
-                "peers": "\n".join(self.peers.get(node, ())),
-            }
-            result = transport.run(probe.script(probe.PROBE, nonce=nonce, extra=extra), timeout_s=PROBE_TIMEOUT_S)
-            return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))
+            if step.gate.get("fresh"):
+                self.doors.renew(node)
+            return self._sheet(node, time.time())
+        transport = self.doors.transport(node)
         if step.kind == "wait":
             return transport.run(step.script, timeout_s=30.0)
         if step.kind == "end":
@@ -634,7 +628,33 @@ class Executor:
         reason, evidence = self.journal.reason_of(first.key)
         if reason in SILENT_DEATHS:
             reason, evidence = self._killed_for_memory() or (reason, evidence)
+        self._look_at_all()
         self.journal.end("failed", reason=reason, evidence=evidence)
+
+    def _look_at_all(self) -> None:
+        """Fresh sheets of all nodes, as the last act of a run that changed them: pages and the next plan start from what is."""
+        if self.plan.story == "probe":
+            return
+        taken_at = time.time()
+        looks = {
+            node: self._pool.submit(self._sheet, node, taken_at) for node in self.plan.nodes if node not in self.away
+        }
+        for node, look in looks.items():
+            try:
+                self.journal.sheet(node, look.result())
+            except RemoteError as trouble:
+                self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
+
+    def _sheet(self, node: str, taken_at: float) -> Sheet:
+        """In the node's thread. Raises RemoteError."""
+        nonce = entropy.token_hex(12)
+        extra = {
+            "models": "\n".join(self.model_paths.get(node, ())),
+            "peers": "\n".join(self.peers.get(node, ())),
+        }
+        script = probe.script(probe.PROBE, nonce=nonce, extra=extra)
+        result = self.doors.transport(node).run(script, timeout_s=PROBE_TIMEOUT_S)
+        return probe.sheet_from(node, taken_at, probe.read(nonce, result.stdout))
 
     def _killed_for_memory(self) -> tuple[str, str] | None:
         """A process that just vanished may have been ended by the kernel for memory: only its log says so, on any of the nodes."""
@@ -676,6 +696,7 @@ class Executor:
                 for step in stage.steps:
                     if self.journal.state(step.key) == "running":
                         self.journal.finish(step.key, "cancelled", reason="cancelled")
+            self._look_at_all()
             self.journal.end("cancelled", reason="cancelled")
             return True
         time.sleep(min(1.0, max(0.0, until - time.monotonic())))

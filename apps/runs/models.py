@@ -48,6 +48,7 @@ class Run(models.Model):
     cancel_asked_by = models.CharField(max_length=80, default="", blank=True)
     cancel_why = models.TextField(default="", blank=True)
     was = models.CharField(max_length=40, default="", blank=True)  # relaunch: the deployment's reason (or state) before
+    second_try_of = models.OneToOneField("self", on_delete=models.PROTECT, null=True, related_name="second_try")
     phases: models.JSONField[Any, Any] = models.JSONField(default=dict)  # phase -> {started, ended} unix seconds
     facts: models.JSONField[Any, Any] = models.JSONField(default=dict)  # pulled out of the log: kv_tokens, transport …
     next_line = models.BigIntegerField(default=1)

@@ -18,7 +18,7 @@ from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.engines.site import container_name
 from apps.plan.step import Step as PlannedStep
-from apps.runs import settling
+from apps.runs import again, settling
 from apps.runs.chunking import Chunker, Piece, lines_of
 from apps.runs.models import Chunk, Run, Step, Stream
 
@@ -284,7 +284,8 @@ class Recorder:
         return row.reason or "internal", row.evidence
 
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
-        """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome."""
+        """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome, and a
+        second try begins where the table of reasons says so."""
         with transaction.atomic():
             self._fenced()
             run = (
@@ -295,6 +296,8 @@ class Recorder:
             elif state == Run.State.SUCCEEDED and run.story == "stop" and run.deployment is not None:
                 run.deployment.ranks.all().delete()
             settling.finish(run, state, reason=reason, evidence=evidence)
+            if state == Run.State.FAILED and again.worth_it(run, reason):
+                again.try_again(run)
         self._ring(now=True)
 
     def _keep_ranks(self, run: Run) -> None:

@@ -17,6 +17,7 @@ from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
+from apps.deployments.queries import others
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
@@ -281,8 +282,13 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
                 field=f"clear[{place}].node",
                 remedy="Copy the item from the plan's problems.",
             )
-    healthy = deployment.state == "serving" if deployment.observed or deployment.state == "degraded" else None
-    given = Given(deployment=deployment.pk, revision=revision.number, clear=tuple(clear), healthy=healthy)
+    given = Given(
+        deployment=deployment.pk,
+        revision=revision.number,
+        clear=tuple(clear),
+        healthy=deployment.state == "serving",
+        others=others(deployment, spec.nodes),
+    )
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
 
@@ -328,15 +334,7 @@ def start(
             remedy="Look at the new plan and start again.",
             extra={"digest": plan.digest},
         )
-    for problem in plan.refused:
-        raise Refused(
-            problem.name,
-            f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}",
-            status=409,
-            remedy=problem.remedy,
-            evidence=problem.evidence,
-            extra={"node": problem.node, "clear": list(problem.clear)},
-        )
+    _nothing_in_the_way(plan)
     try:
         with transaction.atomic():
             return _start(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
@@ -347,6 +345,39 @@ def start(
         raise _held(plan.nodes) from None
 
 
+def start_again(run: Run, *, clear: Sequence[Clear]) -> Run:
+    """The second try of a failed launch, by whoever started it: a relaunch of the same revision. Inside the transaction that ends
+    `run`. Raises Refused when something is in the way or the deployment was changed since."""
+    assert run.deployment is not None
+    deployment, actor = run.deployment, settling.actor_of(run)
+    if deployment.revision.pk != run.revision_id:
+        raise Refused(
+            "plan_changed",
+            f"{deployment.name} has a newer revision.",
+            status=409,
+            remedy="Relaunch it to use that one.",
+        )
+    plan = preview(actor, deployment, story="relaunch", clear=clear)
+    _nothing_in_the_way(plan)
+    title = REASONS[run.reason or ""].title
+    why = f"Second try of run {run.pk}, which ended with: {title}{'. ' if run.why else ''}{run.why}"[:LONGEST_REASON]
+    return _start(actor, deployment, plan, reason=why, clear=(), idempotency_key="", second_try_of=run)
+
+
+def _nothing_in_the_way(plan: Plan) -> None:
+    """Raises Refused for the first problem that stops the plan or waits for consent."""
+    for problem in plan.refused:
+        raise Refused(
+            problem.name,
+            f"{problem.title}{'. ' if problem.meaning else ''}{problem.meaning}",
+            status=409,
+            remedy=problem.remedy,
+            evidence=problem.evidence,
+            extra={"node": problem.node, "clear": list(problem.clear)}
+            | ({"deployment": problem.deployment} if problem.deployment else {}),
+        )
+
+
 def _start(
     actor: Actor,
     deployment: Deployment,
@@ -355,6 +386,7 @@ def _start(
     reason: str,
     clear: Sequence[Clear],
     idempotency_key: str,
+    second_try_of: Run | None = None,
 ) -> Run:
     for node in Node.objects.filter(name__in=plan.nodes):
         inventory.endpoint(node)
@@ -367,6 +399,7 @@ def _start(
         deployment=deployment,
         revision=deployment.revision,
         was=was,
+        second_try_of=second_try_of,
     )
     for node in Node.objects.filter(name__in=plan.nodes).order_by("pk"):
         Reservation.objects.create(node=node, run=run)
@@ -387,6 +420,7 @@ def _start(
             "revision": plan.revision,
             "was": was,
             "nodes": list(plan.nodes),
+            **({"second_try_of": second_try_of.pk} if second_try_of else {}),
             "clear": [
                 f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear
             ],

@@ -103,6 +103,15 @@ def test_each_xid_once_with_its_count() -> None:
     assert gpu.GpuErrorsFact.parse(Evidence("", "", 0)) == ()
 
 
+def test_the_probe_takes_them_from_the_log_that_it_reads_anyway() -> None:
+    both = XIDS + "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),global_oom,task=python3,pid=42,uid=0\n"
+    sheet = probe.sheet_from("a", 1.0, {"killed": Evidence(both, "", 0)})
+    assert [each.code for each in sheet.gpu_errors or ()] == [31, 79, 154]
+    assert [each.process for each in sheet.killed or ()] == ["python3"]
+    unread = probe.sheet_from("a", 1.0, {"killed": Evidence("unreadable\n", "", 0)})
+    assert unread.gpu_errors is None and unread.killed is None
+
+
 HEAD = "PING 192.168.200.13 (192.168.200.13) from 192.168.200.12 enp1s0f0np0: 8972(9000) bytes of data.\n"
 SMALL = "@small\nPING 192.168.200.13 (192.168.200.13) 56(84) bytes of data.\n64 bytes from 192.168.200.13: icmp_seq=1 ttl=64 time=0.1 ms\n\n--- x ping statistics ---\n1 packets transmitted, 1 received, 0% packet loss, time 0ms\n"
 NONE = "\n--- 192.168.200.13 ping statistics ---\n2 packets transmitted, 0 received, 100% packet loss, time 1021ms\n\n"
@@ -152,6 +161,14 @@ def test_rails_are_asked_only_where_the_peers_are_known() -> None:
     done = subprocess.run(["/bin/sh", "-s"], input=text.encode(), capture_output=True, timeout=60)
     found = probe.sheet_from("here", 0.0, probe.read(NONCE, done.stdout)).rails or ()
     assert {(one.interface, one.peer) for one in found} == {("lo", "127.0.0.1"), ("none0", "127.0.0.2")}
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [("unreadable\n", False), ("", True), ("unreadable\nsystemd-oomd[1]: Killed /a/b.scope due to x\n", True)],
+)
+def test_a_kernel_log_that_can_not_be_read_is_no_good_news(text: str, known: bool) -> None:
+    assert (memory.KilledFact.parse(Evidence(text, "", 0)) is not None) == known
 
 
 def test_memory_by_owner_largest_first() -> None:
@@ -210,3 +227,21 @@ def test_a_sheet_with_all_of_it_keeps_gpus_without_a_table() -> None:
     }
     gpus = probe.sheet_from("a", 1.0, sections).gpus
     assert isinstance(gpus, Gpus) and len(gpus.gpus[0].instances) == 2 and gpus.gpus[0].uuid == "GPU-1"
+
+
+def test_what_cdi_names_and_the_node_has_not(tmp_path: Path) -> None:
+    there = tmp_path / "libcuda.so.580"
+    there.write_text("")
+    (tmp_path / "nvidia.yaml").write_text(
+        "cdiVersion: 0.5.0\ncontainerEdits:\n  mounts:\n"
+        f"  - containerPath: /usr/lib/libcuda.so.580\n    hostPath: {there}\n    options: [ro]\n"
+        "  - hostPath: /usr/lib/gone/libcuda.so.570\n    containerPath: /usr/lib/libcuda.so.570\n"
+    )
+    (tmp_path / "other.json").write_text('{"mounts": [\n  {\n    "hostPath": "/usr/lib/gone/b",\n    "x": 1\n  }\n]}\n')
+    text = probe.script(["cdi", "docker"], nonce=NONCE).replace("/etc/cdi", str(tmp_path))
+    done = subprocess.run(["/bin/sh", "-s"], input=text.encode(), capture_output=True, timeout=60)
+    sections = probe.read(NONCE, done.stdout)
+    missing = {"/usr/lib/gone/libcuda.so.570", "/usr/lib/gone/b"}
+    assert missing <= set(docker.CdiFact.parse(sections["cdi"]) or ())
+    assert str(there) not in sections["cdi"].stdout
+    assert docker.cdi("") is None and docker.cdi("@cdi /etc/cdi/nvidia.yaml\n") == ()

@@ -236,3 +236,44 @@ def test_a_secret_on_the_next_line(text: str) -> None:
 @given(st.text(max_size=200))
 def test_any_text_can_be_masked(text: str) -> None:
     assert isinstance(masked(text), str)
+
+
+SYSTEMCTL = """#!/bin/sh
+[ "$1" = --user ] || exit 1
+case $2 in
+  list-unit-files) printf 'qwen.service enabled enabled\\ndbus.service static -\\n' ;;
+  list-units) printf 'dbus.service loaded active running D-Bus User Message Bus\\nvllm-now.service loaded active running x\\n' ;;
+  show) shift 4; printf '%s\\n' "$@" >"$SEEN"; cat "$SHOWN" ;;
+esac
+"""
+
+
+def test_the_users_own_units_leave_out_what_the_vendor_brought(tmp_path: Path) -> None:
+    """A systemctl that answers as systemd 255 does; the probe's own shell and awk."""
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\ndocker run --rm --name qwen --env API_KEY=s3cr3tvalue vllm-node vllm serve m\n")
+    tool = tmp_path / "systemctl"
+    tool.write_text(SYSTEMCTL)
+    tool.chmod(0o755)
+    blocks = USER.partition("@file ")[0].replace("/home/bob/run.sh", str(script))
+    transient = (
+        blocks.split("\n\n")[0]
+        .replace("qwen.service", "vllm-now.service")
+        .replace("/home/bob/.config/systemd/user/", "/run/user/1000/systemd/transient/")
+    )
+    (tmp_path / "shown").write_text(f"{blocks}\n{transient}\n")
+    env = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "SHOWN": str(tmp_path / "shown"),
+        "SEEN": str(tmp_path / "seen"),
+    }
+    text = probe.script(["user-units"], nonce=NONCE)
+    done = subprocess.run(["/bin/sh", "-s"], input=text.encode(), capture_output=True, timeout=60, env=env)
+    sections = probe.read(NONCE, done.stdout)
+    units = {one.name: one for one in probe.sheet_from("here", 0.0, sections).user_units or ()}
+    assert set(units) == {"qwen.service", "vllm-now.service"}
+    assert units["qwen.service"].containers == ("qwen",) and units["qwen.service"].enabled == "enabled"
+    assert "dbus" not in sections["user-units"].stdout
+    assert b"s3cr3t" not in done.stdout and b"abcdef" not in done.stdout
+    assert (tmp_path / "seen").read_text().split()[-3:] == ["dbus.service", "qwen.service", "vllm-now.service"]

@@ -181,7 +181,10 @@ def engine(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "2",
     ]
     child = subprocess.Popen(
-        words, cwd=tmp_path, stdout=subprocess.PIPE, env={**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv")}
+        words,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "VIRTUAL_ENV": str(tmp_path / "venv"), "SPARKWEB_RUN": "17", "SECRET": "s3cr3t-too"},
     )
     yield child
     child.kill()
@@ -201,6 +204,44 @@ def test_a_real_process(engine: subprocess.Popen[bytes], tmp_path: Path) -> None
     (found,) = [one for one in sheet.processes or () if one.pid == engine.pid]
     assert found.starts == Starts("vllm", "a/b", None, None, 2)  # ps does not say where a word ends
     assert (found.venv, found.folder, found.ports) == (str(tmp_path / "venv"), str(tmp_path), (port,))
+    assert (found.run, found.kept) == ("17", True)
     assert found.parent == os.getpid() and found.resident_bytes and found.resident_bytes > 1 << 20
     assert found.started_unix_s is not None and abs(found.started_unix_s - time.time()) < 60
     assert "--api-key ***" in (found.command or "")
+
+
+# A Ray cluster of two nodes and vLLM 0.32 on it, by procps 4.0.2 of the machine on which both nodes were containers; the folder is
+# changed and the longest lines are cut.
+RAY = """\
+@now 1796052400
+  PID  PPID USER                             ELAPSED   RSS COMMAND
+11322 11301 root                                 139 153604 /opt/engine/venv/bin/python /opt/engine/venv/bin/ray start --head --block --node-ip-address=10.77.1.11 --port=6379 --num-gpus=1 --object-store-memory=1073741824 --include-dashboard=false
+11504 11484 root                                 137 153280 /opt/engine/venv/bin/python /opt/engine/venv/bin/ray start --block --address=10.77.1.11:6379 --node-ip-address=10.77.1.12 --num-gpus=1 --object-store-memory=1073741824
+11538 11322 root                                 137 52884 /opt/engine/venv/lib/python3.11/site-packages/ray/core/src/ray/gcs/gcs_server --log_dir=/tmp/ray/session_2026-11-30_15-22-18_633471_1/logs
+11573 11322 root                                 137 87256 /opt/engine/venv/bin/python -u /opt/engine/venv/lib/python3.11/site-packages/ray/autoscaler/_private/monitor.py --logs-dir=/tmp/ray/session_2026-11-30_15-22-18_633471_1/logs
+11574 11322 root                                 137 93748 /opt/engine/venv/bin/python -m ray.util.client.server --address=10.77.1.11:6379 --host=10.77.1.11 --port=10001 --mode=proxy
+11575 11322 root                                 137 116060 /opt/engine/venv/bin/python /opt/engine/venv/lib/python3.11/site-packages/ray/dashboard/dashboard.py --host=127.0.0.1 --port=8265 --port-retries=0
+12256 11322 root                                 130 82676 /opt/engine/venv/bin/python -u /opt/engine/venv/lib/python3.11/site-packages/ray/_private/log_monitor.py --gcs-address=10.77.1.11:6379
+12260 11322 root                                 130 31732 /opt/engine/venv/lib/python3.11/site-packages/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/ray/session_2026-11-30_15-22-18_633471_1/sockets/raylet
+12295 12260 root                                 129 113308 ray::DashboardAgent
+12297 12260 root                                 129 87832 ray::RuntimeEnvAgent
+12712 12260 root                                 125 83492 ray::IDLE
+13021 11504 root                                 123 29932 /opt/engine/venv/lib/python3.11/site-packages/ray/core/src/ray/raylet/raylet --raylet_socket_name=/tmp/ray/session_2026-11-30_15-22-18_633471_1/sockets/raylet
+14737 11301 root                                 107 570856 /opt/engine/venv/bin/python /opt/engine/venv/bin/vllm serve /models/tiny-qwen3 --served-model-name tiny-qwen3 --host 0.0.0.0 --port 30000 --tensor-parallel-size 2 --max-model-len 512 --distributed-executor-backend ray --enforce-eager --kv-cache-memory-bytes 33554432 --max-num-seqs 4
+17314 14737 root                                  78 12692 /opt/engine/venv/bin/python -c from multiprocessing.resource_tracker import main;main(31)
+17315 14737 root                                  78 562208 VLLM::EngineCore
+17708 12260 root                                  67 605456 ray::RayWorkerProc.initialize_worker
+18073 17708 root                                  51 12752 /opt/engine/venv/bin/python -c from multiprocessing.resource_tracker import main;main(73)
+32190 31445 root                                 238 20560 /srv/site/.venv/bin/python -IS /srv/site/hub.py 10.77.0.1 8080 /opt/engine/models
+"""
+
+
+def test_a_real_ray_cluster_with_vllm_on_it() -> None:
+    found = {one.pid: one for one in listed(RAY)}
+    assert {one.starts.engine for pid, one in found.items() if pid not in {14737, 17315}} == {"ray"}
+    assert set(found) == {int(line.split()[0]) for line in RAY.splitlines()[2:]} - {17314, 18073, 32190}
+    assert found[14737].starts == Starts("vllm", "/models/tiny-qwen3", "tiny-qwen3", 30000, 2)
+    assert (found[14737].venv, found[17315].parent) == ("/opt/engine/venv", 14737)
+    assert (found[11322].starts.port, found[11504].starts.port) == (6379, None)
+    roots = [one.pid for one in found.values() if one.parent not in found]
+    assert roots == [11322, 11504, 14737]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from apps.diagnosis.findings.links import twins
-from apps.facts.values import Address, Hca, Interface
+from apps.facts.values import Address, Hca, Interface, RailPing
+from apps.plan.checks.fabric import check
 from apps.plan.fabric import Fabric, fabric_address
 from apps.plan.step import Problem
-from tests.plan.sheets import Sheet, pair
+from tests.plan.sheets import Sheet, pair, qwen35
 
 HEAD, SECOND = pair()["spark-1a32"], pair()["spark-5be3"]
 
@@ -95,3 +96,12 @@ def test_broken_addresses_are_no_crash() -> None:
     assert isinstance(fabric_address(sheet, (SECOND,)), Problem)
     empty = replace(HEAD, interfaces=None, fabric=None)
     assert isinstance(fabric_address(empty, (SECOND,)), Problem)
+
+
+def test_a_rail_that_drops_full_frames_is_told_for_the_interface_that_is_taken() -> None:
+    def told(interface: str) -> set[str]:
+        ping = RailPing(interface, "192.168.200.13", 9000, "too_long", 1500)
+        return {one.name for one in check(qwen35(), [replace(HEAD, rails=(ping,)), SECOND])}
+
+    assert "fabric_blocked" in told("enp1s0f0np0")
+    assert "fabric_blocked" not in told("enP2p1s0f0np0")

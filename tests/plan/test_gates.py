@@ -158,6 +158,9 @@ CHANGED = {
     "port_busy": replace(SEEN, listeners=(Listener("0.0.0.0", 30000, 1, "nginx"),)),
     "disk_full": replace(SEEN, disks=(replace(SEEN.disks[0], available_bytes=1),)),
     "foreign_container": replace(SEEN, containers=(*OLD_STACK, Container("vllm-qwen35-r0", state="exited"))),
+    "other_deployment": replace(
+        SEEN, containers=(*OLD_STACK, Container("vllm-qwen35-r0", labels={"sparkweb.deployment": "8"}))
+    ),
 }
 
 
@@ -183,6 +186,10 @@ def test_preflight_sees_newcomers_but_not_what_will_be_cleared() -> None:
     newcomer = Container("llama", state="running", memory_bytes=20 << 30)
     judged = judge_sheet(preflight_gate(), replace(SEEN, containers=(*OLD_STACK, newcomer)))
     assert judged.failed == "foreign_container" and "llama" in judged.message
+    judged = judge_sheet(
+        preflight_gate(), replace(SEEN, containers=(replace(newcomer, labels={"sparkweb.deployment": "8"}),))
+    )
+    assert judged.failed == "other_deployment" and "llama of deployment 8" in judged.message
     own = replace(newcomer, labels={"sparkweb.deployment": "7"})
     assert judge_sheet(preflight_gate(), replace(SEEN, containers=(*OLD_STACK, own))).done
 

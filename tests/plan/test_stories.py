@@ -84,10 +84,10 @@ STORIES: dict[str, Callable[[], Plan]] = {
     "launch-single": lambda: launch(single(), pair(busy=False), given=GIVEN),
     "launch-process": lambda: launch(tiny(), {"box": plain()}, given=GIVEN),
     "launch-command": lambda: launch(command(), {"box": plain()}, given=GIVEN),
-    "launch-serves-already": lambda: launch(qwen35(), served(), given=GIVEN),
+    "launch-serves-already": lambda: launch(qwen35(), served(), given=replace(GIVEN, healthy=True)),
     "relaunch-rebooted": lambda: relaunch(qwen35(), rebooted(), given=DISABLED),
     "relaunch-process": lambda: relaunch(tiny(), {"box": plain()}, given=GIVEN),
-    "relaunch-serves-already": lambda: relaunch(qwen35(), served(), given=GIVEN),
+    "relaunch-serves-already": lambda: relaunch(qwen35(), served(), given=replace(GIVEN, healthy=True)),
     "stop-ray": lambda: stop(qwen35(), served(), given=GIVEN),
     "stop-process": lambda: stop(tiny(), {"box": plain()}, given=GIVEN),
     "stop-without-sheets": lambda: stop(qwen35(), {}, given=GIVEN),
@@ -163,14 +163,18 @@ def test_consent_settles_what_it_covers() -> None:
 
 
 def test_watch_may_say_that_it_is_not_healthy() -> None:
-    plan = relaunch(qwen35(), served(), given=replace(GIVEN, healthy=False))
+    plan = relaunch(qwen35(), served(), given=GIVEN)
     assert [stage.phase for stage in plan.stages][-1] == "verifying"
     assert any(step.key == "clear.own.spark-5be3" for stage in plan.stages for step in stage.steps)
 
 
-@pytest.mark.parametrize("sheets_now", [served(2), served(state="exited")])
-def test_another_revision_or_a_dead_rank_is_not_serving(sheets_now: dict[str, sheets.Sheet]) -> None:
-    plan = launch(qwen35(), sheets_now, given=GIVEN)
+@pytest.mark.parametrize(
+    ("sheets_now", "healthy"), [(served(2), True), (served(state="exited"), True), (served(), False)]
+)
+def test_another_revision_a_dead_rank_or_an_old_sheet_is_not_serving(
+    sheets_now: dict[str, sheets.Sheet], healthy: bool
+) -> None:
+    plan = launch(qwen35(), sheets_now, given=replace(GIVEN, healthy=healthy))
     keys = [step.key for stage in plan.stages for step in stage.steps]
     assert "serve.engine.spark-1a32" in keys
     assert keys.index("clear.own.spark-1a32") < keys.index("cluster.ray-head.spark-1a32")

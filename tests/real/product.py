@@ -212,11 +212,11 @@ class Product:
         return made
 
     def failed(self, run: int, seconds: float) -> Json:
-        """An ended run that failed for a reason of the table, and not for a mistake of ours."""
+        """An ended run that failed for a reason of the table, and not for a mistake of ours; the second try where there is one."""
         made = self.ended(run, seconds)
         told = (made["state"], made["reason"], made["evidence"], self.text(run)[-4000:])
         assert made["state"] == "failed" and made["reason"] not in (None, "internal") and made["remedy"], told
-        return made
+        return self.failed(made["second_try"], seconds) if made["second_try"] else made
 
     def text(self, run: int) -> str:
         """All stored lines."""

@@ -10,7 +10,11 @@ def say(text):
 say("(APIServer pid=1) INFO 11-30 10:00:00 [utils.py:253] vLLM API server version 0.17.1")
 for n in range(shards + 1):
     say("(EngineCore_DP0 pid=2) Loading safetensors checkpoint shards: %3d%% Completed | %d/%d [00:%02d<00:00,  1.00it/s]" % (100 * n // shards, n, shards, n))
-    if dies and n == shards // 2:
+    mark = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "died")
+    if dies.startswith("silently") and n == shards // 2 and not ("once" in dies and os.path.exists(mark)):
+        open(mark, "w").close()
+        sys.exit(1)
+    if dies == "1" and n == shards // 2:
         say("(EngineCore_DP0 pid=2) ERROR 11-30 10:00:01 [core.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 288.00 MiB. GPU 0 has a total capacity of 23.55 GiB of which 100.00 MiB is free.")
         sys.exit(1)
     time.sleep(pace)

@@ -15,6 +15,7 @@ from apps.audit.models import Entry
 from apps.deployments import services as deployments
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
+from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.runs import lines, queries, services, working
 from apps.runs.models import Reservation, Run, Step
@@ -102,6 +103,47 @@ def test_a_dying_engine_is_named_by_its_first_cause(served):
     assert not Reservation.objects.exists()
 
 
+def test_what_one_more_try_can_help_is_tried_once_more_and_not_twice(served):
+    """The table says of `exited`: once, then stop."""
+    deployment = served(FAKE_DIES="silently")
+    first = ended(launch(deployment, actor=OPERATOR, reason="for the demo"))
+    assert (first.state, first.reason) == ("failed", "exited"), (first.evidence, text_of(first))
+    second = Run.objects.get(second_try_of=first)
+    assert (second.story, second.revision_id, second.actor_name) == ("relaunch", first.revision_id, "otto")
+    assert second.why == f"Second try of run {first.pk}, which ended with: Engine ended. for the demo"
+    again = ended(second)
+    assert (again.state, again.reason) == ("failed", "exited"), (again.evidence, text_of(again))
+    assert not Run.objects.filter(pk__gt=second.pk).exists() and not Reservation.objects.exists()
+    deployment.refresh_from_db()
+    assert (deployment.state, deployment.reason) == ("failed", "exited")
+    entry = Entry.objects.get(run_id=second.pk, outcome="requested")
+    assert entry.actor_name == "otto" and entry.after["second_try_of"] == first.pk
+
+
+def test_a_second_try_can_end_well(served):
+    deployment = served(FAKE_DIES="silently once")
+    first = ended(launch(deployment))
+    assert (first.state, first.reason) == ("failed", "exited"), (first.evidence, text_of(first))
+    second = ended(Run.objects.get(second_try_of=first))
+    assert (second.state, second.reason) == ("succeeded", None), (second.evidence, text_of(second))
+    deployment.refresh_from_db()
+    assert deployment.state == "serving"
+
+
+def test_no_second_try_over_what_was_changed_since(served):
+    """Why there is none is said; the end of the first holds."""
+    deployment = served(FAKE_DIES="silently")
+    run = launch(deployment)
+    body = {key: value for key, value in deployment.revision.spec.to_json().items() if key not in ("name", "nodes")}
+    deployments.revise(
+        ADMIN, deployment, body={**body, "port": body["port"] + 1}, nodes=["spark-1"], reason="other port"
+    )
+    run = ended(run)
+    assert (run.state, run.reason) == ("failed", "exited"), (run.evidence, text_of(run))
+    assert not Run.objects.filter(second_try_of=run).exists()
+    assert run.outcome["second_try"].endswith("has a newer revision. Relaunch it to use that one.")
+
+
 def test_cancel_ends_the_process_tree(served):
     run = launch(served(FAKE_PACE="30"))
     until = time.monotonic() + 30
@@ -170,3 +212,16 @@ def test_a_starting_worker_takes_over_from_a_dead_one_of_its_machine_at_once(ser
         run.refresh_from_db()
         assert (run.lease_until < timezone.now()) == bool(released)
         Run.objects.filter(pk=run.pk).update(state="failed", lease_until=None)
+
+
+def test_what_a_run_leaves_is_known_at_its_end(served):
+    """A launch after a stop is planned from what is there, not from what the last probe saw."""
+    deployment = served()
+    before = inventory.latest_sheet(Node.objects.get())
+    assert ended(launch(deployment)).state == "succeeded"
+    serving = inventory.latest_sheet(Node.objects.get())
+    assert serving.taken_at > before.taken_at
+    port = deployment.revision.spec.port
+    assert port in {one.port for one in serving.listeners} and port not in {one.port for one in before.listeners}
+    assert ended(launch(deployment, story="stop")).state == "succeeded"
+    assert port not in {one.port for one in inventory.latest_sheet(Node.objects.get()).listeners}

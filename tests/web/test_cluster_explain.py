@@ -173,10 +173,9 @@ def test_findings_of_the_node_come_first_with_meaning_fix_and_evidence(
     seeded: story.Seeded, signed_in: SignedIn
 ) -> None:
     text = signed_in("viewer").get(seeded.head.get_absolute_url()).content.decode()
-    facts = text.partition('id="node-facts"')[2]
-    assert facts.index("98.1 GiB of 119.7 GiB on spark-1a32 are held by") < facts.index("Machine</h2>")
-    assert "Stopping frees: vllm_node 80.0 GiB" in facts
-    assert 'href="#raw-container-memory"' in facts and 'id="raw-container-memory"' in facts
+    assert text.index("98.1 GiB of 119.7 GiB on spark-1a32 are held by") < text.index('id="facts-machine"')
+    assert "Stopping frees: vllm_node 80.0 GiB" in text
+    assert 'href="#raw-container-memory"' in text and 'id="raw-container-memory"' in text
 
 
 def test_what_changed_since_the_sheet_before(seeded: story.Seeded, signed_in: SignedIn) -> None:
@@ -190,7 +189,8 @@ def test_what_changed_since_the_sheet_before(seeded: story.Seeded, signed_in: Si
     assert "Nothing that matters" in signed_in("viewer").get(seeded.second.get_absolute_url()).content.decode()
 
 
-def test_a_fresh_sheet_brings_only_the_facts(seeded: story.Seeded, signed_in: SignedIn) -> None:
-    headers = {"HX-Request": "true", "HX-Target": "node-facts"}
+@pytest.mark.parametrize(("piece", "kind"), [("node-findings", "stack"), ("node-facts", "sections")])
+def test_a_fresh_sheet_brings_only_the_facts(piece: str, kind: str, seeded: story.Seeded, signed_in: SignedIn) -> None:
+    headers = {"HX-Request": "true", "HX-Target": piece}
     text = signed_in("viewer").get(seeded.head.get_absolute_url(), headers=headers).content.decode()
-    assert text.startswith('<div class="stack" id="node-facts"')
+    assert text.startswith(f'<div class="{kind}" id="{piece}"')

@@ -198,14 +198,16 @@ def tools_absent(sheet: Sheet) -> Iterator[Finding]:
         )
 
 
-def rails(sheet: Sheet) -> Iterator[Finding]:
-    """What a full frame that must not be broken up met on each rail."""
+def rails(sheet: Sheet, *, only: str | None = None) -> Iterator[Finding]:
+    """What a full frame that must not be broken up met on each rail, or on that of this interface alone."""
     for one in sheet.rails or ():
+        if only not in (None, one.interface):
+            continue
         way = f"from {one.interface} of {sheet.node} to {one.peer}"
         about: dict[str, Any] = {"interface": one.interface, "peer": one.peer, "frame_bytes": one.frame_bytes}
         if one.result == "too_long":
             yield seen(
-                "rail_blocked",
+                "fabric_blocked",
                 sheet,
                 f"Frames of {one.frame_bytes or JUMBO} bytes do not get through {way}"
                 f"{f', the limit is {one.mtu_bytes}' if one.mtu_bytes else ''}",
@@ -215,7 +217,9 @@ def rails(sheet: Sheet) -> Iterator[Finding]:
                 **about,
             )
         elif one.result in ("no_answer", "unreachable"):
-            yield seen("rail_silent", sheet, f"No answer {way}", evidence=one.evidence or "", section="rails", **about)
+            yield seen(
+                "fabric_silent", sheet, f"No answer {way}", evidence=one.evidence or "", section="rails", **about
+            )
 
 
 def _unequal_packets(sheets: Sequence[Sheet]) -> Iterator[Finding]:

@@ -98,7 +98,8 @@ def _mig(sheet: Sheet) -> Iterator[Finding]:
         parts = [
             each.profile or f"{each.mem_total_mib} MiB" for each in one.instances if each.profile or each.mem_total_mib
         ]
-        count = f"{len(one.instances)} instances" if one.instances else "no instance, so nothing can use it"
+        many = "instances" if len(one.instances) > 1 else "instance"
+        count = f"{len(one.instances)} {many}" if one.instances else "no instance, so nothing can use it"
         yield seen(
             "mig_on",
             sheet,
@@ -185,7 +186,7 @@ def _xids(sheet: Sheet) -> Iterator[Finding]:
         severity="" if serious else NOTE,
         meaning="" if serious else "They point to programs that failed, not to the GPU.",
         evidence=next((one.line for one in serious or errors if one.line), ""),
-        section="gpu-errors",
+        section="killed",
         codes={str(one.code): one.count for one in errors},
     )
 

@@ -56,6 +56,16 @@ def docker(sheet: Sheet) -> Iterator[Finding]:
             section="docker-info",
         )
 
+    if about.cdi_missing:
+        yield seen(
+            "cdi_stale",
+            sheet,
+            f"{len(about.cdi_missing)} {verb(len(about.cdi_missing), 'file', 'files')} that CDI names "
+            f"{verb(len(about.cdi_missing), 'is', 'are')} not on {sheet.node}",
+            evidence=listed(about.cdi_missing),
+            section="cdi",
+            missing=list(about.cdi_missing),
+        )
     if about.snap and about.present:
         yield seen(
             "docker_snap",

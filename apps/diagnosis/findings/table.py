@@ -229,14 +229,14 @@ _ROWS = (
         "Set the same MTU at both ends, best 9000.",
     ),
     Known(
-        "rail_blocked",
+        "fabric_blocked",
         WARN,
         "Full frames do not get through",
         "Small packets arrive and full ones do not: connections begin and then hang, NCCL above all.",
         "Set the same MTU at both ends and on every switch between, best 9000; check with `ping -M do -s 8972 -I INTERFACE PEER`.",
     ),
     Known(
-        "rail_silent",
+        "fabric_silent",
         WARN,
         "A rail does not answer",
         "The other end does not answer on this rail: half of the bandwidth, or all of it, is not there.",
@@ -505,6 +505,14 @@ _ROWS = (
         "Launch scripts are there",
         "Somebody can start an engine past sparkweb with them, or has: the watch will then say what replaced a deployment.",
         "Nothing to do; a deployment made of what they start leaves one place that knows what runs.",
+    ),
+    Known(
+        "cdi_stale",
+        NOTE,
+        "CDI names files that are gone",
+        "Its specification is from an older driver: containers with `--device nvidia.com/gpu=…` don't start; those with "
+        "`--gpus all` are not concerned.",
+        "`sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml` after each update of the driver.",
     ),
     Known(
         "no_internet",

@@ -7,21 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder, holders, is_ours
 from apps.diagnosis.reasons import REASONS
 from apps.facts.sheet import Sheet
-from apps.plan.checks import ports, way
+from apps.plan.checks import others, ports, way
 from apps.plan.engines.site import container_name
 from apps.plan.fit import GIB, SLACK_BYTES, claim_bytes, fit, load_of, room_of
-from apps.plan.found import is_known
-from apps.plan.spec import Given, Spec
+from apps.plan.found import is_known, made_anew
+from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
 
 
 def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem]:
     """Memory, names, ports; the verdict on memory last."""
     for sheet in sheets:
-        found = way.in_the_way(spec, sheet, sheets, given)
-        yield from _memory(sheet, found, given) if found else _tenants(sheet, given)
+        found, theirs = way.in_the_way(spec, sheet, sheets, given), others.of_holders(sheet, given)
+        strangers = [one for one in found if (one.kind, one.name) not in theirs]
+        held = ports.of_others(spec, sheet, given)
+        yield from others.check(spec, sheet, found, held, given)
+        if strangers:
+            yield from _memory(sheet, strangers, given)
+        elif not found:
+            yield from _tenants(sheet, given)
         yield from _name(spec, sheet, given)
-        yield from ports.check(spec, sheet, way.items_for(sheet, found) if found else (), given)
+        yield from ports.check(spec, sheet, way.items_for(sheet, strangers) if strangers else (), held, given)
         yield from _consents(sheet, given)
     if len(sheets) == len(spec.nodes):
         yield from _fits(spec, {sheet.node: sheet for sheet in sheets}, given)
@@ -30,7 +36,6 @@ def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem
 def _memory(sheet: Sheet, found: Sequence[Holder], given: Given) -> Iterator[Problem]:
     items = way.items_for(sheet, found)
     units = [item for item in items if item.kind == "unit"]
-    loose = [item.name for item in items if item.kind == "process"]
     about = "About " if any(one.estimated for one in found) else ""
     who = ", ".join(one.name if one.kind != "process" else f"process {one.name}" for one in found)
     restart = ""
@@ -46,15 +51,28 @@ def _memory(sheet: Sheet, found: Sequence[Holder], given: Given) -> Iterator[Pro
         sheet,
         items,
         given,
-        meaning=restart
-        + ("Put back with Restore." if len(items) > len(loose) else "")
-        + (f" What runs as process {', '.join(loose)} is not started again by Restore." if loose else ""),
+        meaning=(restart + _afterwards(sheet, items)).strip(),
         remedy="Allow them to be stopped" + ("; disabling the units is asked separately." if units else "."),
         evidence=", ".join(
             f"{one.name} {'about ' if one.estimated else ''}{one.bytes / GIB:.1f} GiB" if one.bytes else f"{one.name} ?"
             for one in found
         ),
     )
+
+
+def _afterwards(sheet: Sheet, items: Sequence[Clear]) -> str:
+    """How it comes back: sparkweb does not start it again."""
+    units = [item.name for item in items if item.kind == "unit"]
+    kept = [item.name for item in items if item.kind == "container" and not made_anew(sheet, item.name)]
+    loose = [item.name for item in items if item.kind == "process"]
+    said = []
+    if units:
+        said.append(f"Starting the unit{'s' if len(units) > 1 else ''} again brings them back.")
+    if kept:
+        said.append(f"{', '.join(kept)} {'is' if len(kept) == 1 else 'are'} stopped, not removed.")
+    if loose:
+        said.append(f"Nothing starts process {', '.join(loose)} again.")
+    return " ".join(said)
 
 
 def _consents(sheet: Sheet, given: Given) -> Iterator[Problem]:
@@ -86,8 +104,14 @@ def _consents(sheet: Sheet, given: Given) -> Iterator[Problem]:
 def _tenants(sheet: Sheet, given: Given) -> Iterator[Problem]:
     """Others that may stay."""
     staying = [one for one in holders(sheet, given.deployment) if not one.own and one.bytes >= NOTABLE_BYTES]
+    theirs = others.of_holders(sheet, given)
     if staying:
-        who = ", ".join(f"{one.name} ({one.bytes / GIB:.1f} GiB)" for one in staying)
+        who = ", ".join(
+            f"{theirs[one.kind, one.name].name} ({one.name}, {one.bytes / GIB:.1f} GiB)"
+            if (one.kind, one.name) in theirs
+            else f"{one.name} ({one.bytes / GIB:.1f} GiB)"
+            for one in staying
+        )
         yield Problem("tenants", "fine", f"There is room beside {who} on {sheet.node}", sheet.node)
     else:
         yield Problem("nobody_else", "fine", f"Nobody else holds memory on {sheet.node}", sheet.node)
@@ -102,8 +126,10 @@ def _name(spec: Spec, sheet: Sheet, given: Given) -> Iterator[Problem]:
     if found is None or (given.deployment and is_ours(found, given.deployment)):
         yield Problem("name_free", "fine", f"The name {name} is free on {sheet.node}", sheet.node)
         return
+    if others.of_container(found, given):
+        return  # told as that deployment's
     other = found.labels.get("sparkweb.deployment")
-    whose = f"deployment {other}" if other else "somebody else"
+    whose = f"deployment {other}, which this sparkweb does not know" if other else "somebody else"
     yield Problem(
         "foreign_container",
         "stop",

@@ -42,5 +42,6 @@ def _quality(sheet: Sheet, place: Fabric) -> Iterator[Finding]:
         yield rules.without_rdma(sheet)
     else:
         yield from rules.small_packets(sheet, only=place.interface)
+    yield from rules.rails(sheet, only=place.interface)
     yield from rules.half_up(sheet)
     yield from rules.twins_in_one_subnet(sheet)

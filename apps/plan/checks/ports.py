@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from apps.diagnosis.findings.holders import is_ours, unit_of
 from apps.facts.sheet import Sheet
 from apps.facts.values import Container, Listener
-from apps.plan.checks import way
+from apps.plan.checks import others, way
 from apps.plan.commands import ray
-from apps.plan.spec import Clear, Given, Spec
+from apps.plan.spec import Clear, Given, Other, Spec
 from apps.plan.step import Problem
 
 
@@ -26,15 +26,44 @@ def needed_ports(spec: Spec, node: str) -> tuple[int, ...]:
     return (spec.port,)
 
 
-def check(spec: Spec, sheet: Sheet, cleared: Sequence[Clear], given: Given) -> Iterator[Problem]:
-    """`cleared`: what is in the way on this node anyhow; a port whose owner can't be seen most likely belongs to it."""
+def of_others(spec: Spec, sheet: Sheet, given: Given) -> dict[int, Other]:
+    """The needed ports that other deployments of ours hold on this node."""
+    needed: dict[int, tuple[Other, ...]] = {}
+    for other in given.others:
+        for port in needed_ports(other.spec, sheet.node) if other.spec else ():
+            needed[port] = (*needed.get(port, ()), other)
+    found: dict[int, Other] = {}
     for port in needed_ports(spec, sheet.node):
-        listener = next((one for one in sheet.listeners or () if one.port == port), None)
+        listener = _listener(sheet, port)
+        if listener is not None and not _own(sheet, given):
+            holder = others.of_listener(sheet, listener, needed, _owner(sheet, listener), given)
+            found |= {port: holder} if holder else {}
+    return found
+
+
+def _listener(sheet: Sheet, port: int) -> Listener | None:
+    return next((one for one in sheet.listeners or () if one.port == port), None)
+
+
+def _own(sheet: Sheet, given: Given) -> bool:
+    """Whether this deployment itself runs here."""
+    return given.deployment > 0 and any(
+        is_ours(one, given.deployment) and one.state == "running" for one in sheet.containers or ()
+    )
+
+
+def check(
+    spec: Spec, sheet: Sheet, cleared: Sequence[Clear], theirs: Mapping[int, Other], given: Given
+) -> Iterator[Problem]:
+    """`cleared`: what is in the way on this node anyhow; a port whose owner can't be seen most likely belongs to it.
+    `theirs`: the ports of other deployments of ours, which are told elsewhere."""
+    for port in needed_ports(spec, sheet.node):
+        listener = _listener(sheet, port)
+        if port in theirs:
+            continue
         if listener is None:
             yield Problem("port_free", "fine", f"Port {port} is free on {sheet.node}", sheet.node)
-        elif given.deployment and any(
-            is_ours(one, given.deployment) and one.state == "running" for one in sheet.containers or ()
-        ):
+        elif _own(sheet, given):
             title = f"Port {port} on {sheet.node} is held by this deployment itself"
             yield Problem("port_ours", "fine", title, sheet.node)
         else:

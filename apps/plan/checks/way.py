@@ -9,6 +9,7 @@ from datetime import datetime
 
 from apps.diagnosis.findings.holders import ENGINE_WORDS, NOTABLE_BYTES, Holder, holders, unit_of, units_behind
 from apps.facts.sheet import Sheet
+from apps.plan.checks import others
 from apps.plan.fit import load_of, room_of
 from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
@@ -28,6 +29,10 @@ def in_the_way(spec: Spec, sheet: Sheet, sheets: Sequence[Sheet], given: Given) 
     if wanted <= room.after:
         young = still_starting(sheet)
         return tuple(one for one in found if one.kind == "container" and one.name in young)
+    theirs = others.of_holders(sheet, given)
+    strangers = [one for one in found if (one.kind, one.name) not in theirs]
+    if wanted <= room.after + sum(one.bytes for one in strangers):
+        found = strangers  # without them there is room beside the other deployments of ours
     notable = [one for one in found if one.bytes >= NOTABLE_BYTES]
     unknown = [one for one in found if one.bytes == 0 and one.kind == "container" and unit_of(sheet, one.name)]
     return tuple(notable + unknown if notable else ())

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from apps.diagnosis.findings.holders import holders
 from apps.facts.sheet import Sheet
 from apps.plan import steps
+from apps.plan.checks.others import without_theirs
 from apps.plan.fit import GIB
 from apps.plan.spec import Given
 from apps.plan.step import Plan, Stage, Step
@@ -16,7 +17,8 @@ BACK = 0.8  # the rest may be taken by others meanwhile
 
 
 def clear(nodes: Sequence[str], sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
-    """Exactly what `given.clear` names on these nodes; a node without anything to clear says so."""
+    """Exactly what `given.clear` names on these nodes, but nothing of another deployment; a node without anything to clear says so."""
+    given = without_theirs(sheets, given)
     made: list[Step] = []
     for node in nodes:
         found = list(ground.clearing(node, sheets.get(node), given.clear))

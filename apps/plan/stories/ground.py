@@ -9,19 +9,10 @@ from typing import Any
 from apps.facts.sheet import Sheet
 from apps.plan import steps
 from apps.plan.commands import docker, node, systemd
-from apps.plan.found import container_of, is_root, known, unit_of
+from apps.plan.found import container_of, is_root, known, made_anew, unit_of
 from apps.plan.spec import Clear
 from apps.plan.step import Step
 from apps.shell import Command, Shell, script
-
-
-def made_anew(sheet: Sheet | None, name: str) -> bool:
-    """Whether a unit makes this container again when it starts, so that removing it loses nothing. A unit that only
-    starts an existing one (`docker start`) does not."""
-    return any(
-        name in unit.containers and "docker start" not in (unit.exec_start or "")
-        for unit in (sheet.units if sheet else None) or ()
-    ) or bool((found := container_of(sheet, name)) and "sparkweb.deployment" in found.labels)
 
 
 def clearing(name: str, sheet: Sheet | None, consented: Sequence[Clear]) -> Iterator[Step]:

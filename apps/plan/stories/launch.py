@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apps.diagnosis.findings.holders import is_ours
+from apps.diagnosis.findings.holders import discrete, is_ours
 from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps
+from apps.plan.checks.others import without_theirs
 from apps.plan.engines import command, vllm
 from apps.plan.engines.site import Site, container_name, sites
 from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
 from apps.plan.found import container_of, known
 from apps.plan.problems import needed_ports, problems
 from apps.plan.spec import Given, Spec, validate
-from apps.plan.step import Plan, Stage, Step
+from apps.plan.step import Plan, Problem, Stage, Step
 from apps.plan.stories import ground
 
 ENGINES = {"vllm": vllm.stages, "command": command.stages}
@@ -30,10 +31,12 @@ def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -
 
 def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Plan:
     """A launch or a relaunch; they differ in what is torn down first."""
-    found = problems(spec, sheets, given)
     places = sites(spec, sheets)
     stages: tuple[Stage, ...] = ()
-    if not validate(spec) and places and all(isinstance(place, Site) for place in places):
+    serves = serving_already(spec, sheets, given)
+    found = (serves,) if serves else problems(spec, sheets, given)
+    given = without_theirs(sheets, given)
+    if not serves and not validate(spec) and places and all(isinstance(place, Site) for place in places):
         ready = tuple(place for place in places if isinstance(place, Site))
         stages = _stages(story, spec, sheets, given, ready)
     return Plan(
@@ -51,15 +54,6 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
 def _stages(
     story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given, places: Sequence[Site]
 ) -> tuple[Stage, ...]:
-    healthy = serving_already(spec, sheets, given)
-    if healthy:
-        return (
-            Stage(
-                "Nothing to do",
-                "verifying",
-                tuple(steps.note(f"nothing.{node}", node, "Serves already", why=healthy) for node in spec.nodes),
-            ),
-        )
     made = [Stage("Preflight", "preflight", tuple(_preflight(story, spec, sheets[node], given) for node in spec.nodes))]
     cleared = tuple(step for node in spec.nodes for step in _ground(story, spec, node, sheets[node], given))
     if cleared:
@@ -67,22 +61,26 @@ def _stages(
     return (*made, *ENGINES[spec.engine](spec, places, given))
 
 
-def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> str:
-    """Why nothing needs to be done: every rank of this very revision runs and the API's port is open. Empty when
-    something is missing, when the sheets can't tell, or when the watch says that it is not healthy."""
-    if given.healthy is False or spec.runtime != "docker" or not given.deployment:
-        return ""
+def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Problem | None:
+    """Why there is nothing to launch: the watch calls it healthy, every rank of this very revision runs and the API's
+    port is open. None when something is missing or when nobody can tell."""
+    if not given.healthy or spec.runtime != "docker" or not given.deployment:
+        return None
     for rank, node in enumerate(spec.nodes):
         found = container_of(sheets.get(node), container_name(spec, rank))
         ours = found and is_ours(found, given.deployment) and found.state == "running"
         if not found or not ours or found.labels.get("sparkweb.revision") != str(given.revision):
-            return ""
+            return None
     head = sheets[spec.nodes[0]]
     if not any(listener.port == spec.port for listener in head.listeners or ()):
-        return ""
-    return (
-        f"revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port {spec.port}; "
-        "stop it first to start it anew"
+        return None
+    return Problem(
+        "already_serving",
+        "stop",
+        "It serves already",
+        spec.nodes[0],
+        f"Revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port {spec.port}, so there is nothing to start.",
+        "Stop it first to start it anew.",
     )
 
 
@@ -105,6 +103,7 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
         cleared=[one.name for one in mine if one.kind == "container"],
         seen=sorted(one.name for one in sheet.containers or () if one.state == "running"),
         processes=[{"pid": pid, "names": list(preflight.names_of(sheet, pid))} for pid in pids],
+        memory_bytes=_memory_to_find(story, spec, sheet, given),
         ports=_ports_to_watch(story, spec, sheet, given),
         disk_bytes=DISK_FLOOR_BYTES,
     )
@@ -117,6 +116,18 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
         within_s=60.0,
         why="refuses if the node is not as this plan takes it to be",
     )
+
+
+def _memory_to_find(story: str, spec: Spec, sheet: Sheet, given: Given) -> int | None:
+    """Bytes that must be free already now: None where something is cleared first, which has a wait of its own, and for a
+    GPU with memory of its own."""
+    claimed = claim_bytes(spec, sheet)
+    clears = (
+        story == "relaunch"
+        or known(sheet, given.clear)
+        or any(is_ours(one, given.deployment) for one in sheet.containers or ())
+    )
+    return None if claimed is None or clears or discrete(sheet) else claimed - SLACK_BYTES
 
 
 def _ports_to_watch(story: str, spec: Spec, sheet: Sheet, given: Given) -> list[int]:

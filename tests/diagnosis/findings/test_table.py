@@ -165,11 +165,11 @@ CASES: dict[str, tuple[Any, Any]] = {
         one(launchers=(SCRIPT,), checkouts=()),
         one(launchers=(SCRIPT,), checkouts=(), units=(replace(UNIT, exec_start="/home/bob/run.sh"),)),
     ),
-    "rail_blocked": (
+    "fabric_blocked": (
         one(rails=(replace(RAIL, result="too_long", mtu_bytes=1500),)),
         one(rails=(RAIL,)),
     ),
-    "rail_silent": (one(rails=(replace(RAIL, result="no_answer"),)), one(rails=(replace(RAIL, result=None),))),
+    "fabric_silent": (one(rails=(replace(RAIL, result="no_answer"),)), one(rails=(replace(RAIL, result=None),))),
     "clock_unsynchronized": (
         one(time_sync=TimeSync(synchronized=False, ntp=False)),
         one(time_sync=TimeSync(synchronized=False, service="chrony")),
@@ -177,6 +177,10 @@ CASES: dict[str, tuple[Any, Any]] = {
     "docker_snap": (
         one(docker=Docker(True, "28.1", root="/var/snap/docker/common/var-lib-docker", snap=True)),
         one(docker=Docker(True, "28.1", root="/var/lib/docker", snap=False)),
+    ),
+    "cdi_stale": (
+        one(docker=Docker(True, "28.1", cdi_missing=("/usr/lib/libcuda.so.570.1",))),
+        one(docker=Docker(True, "28.1", cdi_missing=())),
     ),
     "limits_low": (
         (one(privileges=Privileges("all", open_files=1024, memlock_bytes=8 << 20)), PROCESS_SPEC),
@@ -369,6 +373,10 @@ def test_a_plain_process_is_told_as_a_person_would() -> None:
     assert found.remedy == "Ask bob. `kill 4242` ends it (as bob or root)."
     assert found.evidence.startswith("4242 /home/bob/venv/bin/python3")
     assert found.values["models"] == ["Qwen/Qwen3-8B"]
+
+
+def test_a_process_of_our_own_deployment_is_kept() -> None:
+    assert "engine_process" not in read(one(processes=(replace(PROCESS, run="17"),)))
 
 
 def test_a_plain_process_that_listens_everywhere_is_exposed() -> None:

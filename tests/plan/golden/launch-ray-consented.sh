@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan d3820513f4ee511e0badd59f496e81d3ec9780f9d1f2fbceac0ad1b0afe3069b
+# plan c86f887ba1e2e8f8c7883250428b029d4ea59c1b28a58b2cb92a45f2dd8a4923
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
