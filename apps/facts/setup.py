@@ -66,7 +66,7 @@ class SetupFact(Fact):
     reads = (
         "nmcli; networkctl; netplan status; timedatectl; getent; our own files and folders, as `key<TAB>value` lines"
     )
-    timeout_s = 8
+    timeout_s = 20  # netplan is a program in Python
     script = r"""
 row() { printf '%s\t%s\n' "$1" "$2"; }
 nmcli -t -f DEVICE,STATE,CONNECTION device 2>/dev/null | sed 's/^/networkmanager	/'

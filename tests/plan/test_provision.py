@@ -161,6 +161,12 @@ def test_without_sudo_every_root_step_says_so() -> None:
     assert [problem.severity for problem in plan.problems] == ["warn"]
 
 
+def test_what_a_login_may_do_must_be_known_before_anything_is_changed() -> None:
+    known = sheets()
+    known[SECOND] = replace(known[SECOND], privileges=None)
+    assert [(problem.name, problem.node) for problem in planned(known).refused] == [("unreadable", SECOND)]
+
+
 def test_every_finding_that_is_said_to_be_mended_exists() -> None:
     from apps.diagnosis.findings.table import TABLE
 

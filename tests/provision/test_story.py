@@ -6,7 +6,6 @@ import pytest
 
 from apps.deployments import services as deployments
 from apps.facts.sheet import Sheet
-from apps.inventory import services as inventory
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version, load_shipped
 from apps.runs import provisioning, services
@@ -27,10 +26,10 @@ def links(sheet: Sheet) -> dict[str, tuple[object, ...]]:
 @pytest.mark.parametrize("owner", OWNERS)
 def test_a_port_that_was_down_ends_active_and_goes_back(pair, owner):
     pair.bare(owner)
-    before, files = inventory.latest_sheet(pair.second), pair.files()
+    before, files = pair.sheet(), pair.files()
     assert links(before) == {"enp1s0f0np0": (False, 1500, ()), "enP2p1s0f0np0": (True, 1500, ("169.254.77.13/16",))}
     run = pair.done()
-    after = inventory.latest_sheet(pair.second)
+    after = pair.sheet()
     assert links(after) == {
         "enp1s0f0np0": (True, 9000, ("192.168.200.11/24",)),
         "enP2p1s0f0np0": (True, 9000, ("192.168.201.11/24",)),
@@ -48,7 +47,7 @@ def test_a_port_that_was_down_ends_active_and_goes_back(pair, owner):
     back = pair.restored()
     assert back.state == "succeeded", (back.reason, back.evidence, text_of(back)[-3000:])
     assert pair.files() == files
-    assert links(inventory.latest_sheet(pair.second)) == links(before)
+    assert links(pair.sheet()) == links(before)
     assert SECOND in back.plan["nodes"]
 
 

@@ -28,7 +28,7 @@ def test_a_node_that_nobody_reaches_puts_its_network_back_alone(pair):
         "var/lib/sparkweb"
     }
     pair.probe()
-    links = {one.name: one for one in inventory.latest_sheet(pair.second).interfaces or ()}
+    links = {one.name: one for one in pair.sheet().interfaces or ()}
     assert links["enp1s0f0np0"].up is False and links["enP2p1s0f0np0"].mtu == 1500
     # what is left of the record goes with a restore, and then everything is as it was
     back = pair.restored()
@@ -81,7 +81,7 @@ def test_two_operators_at_once(pair):
 def test_a_step_that_was_refused_is_left_out(pair):
     pair.bare()
     run = pair.done(ticks={SECOND: ["clock", "linger"]})
-    sheet = inventory.latest_sheet(pair.second)
+    sheet = pair.sheet()
     assert sheet.setup.ntp and sheet.setup.lingers
     assert sheet.docker.problem == "docker_denied" and sheet.privileges.sudo == "password"
     assert not [step for step in run.steps.all() if step.key.startswith("provision.docker")]
@@ -89,7 +89,7 @@ def test_a_step_that_was_refused_is_left_out(pair):
 
 def test_without_sudo_a_node_is_used_as_it_is(pair):
     pair.bare()
-    sheet = inventory.latest_sheet(pair.second)
+    sheet = pair.sheet()
     from dataclasses import replace
 
     inventory.store_sheet(
@@ -141,7 +141,7 @@ def test_the_first_key_comes_in_with_a_password(pair):
     assert not Passing.objects.exists() and LOGIN not in text_of(right)
     authorized = pair.lab.root(SECOND) / "home/aurora/.ssh/authorized_keys"
     assert authorized.read_text() == key.public_key + "\n"
-    assert inventory.latest_sheet(pair.second).machine.user == "aurora"
+    assert pair.sheet().machine.user == "aurora"
     back = provisioning.preview_restore([SECOND], with_key=True)
     run = provisioning.start_restore(
         ADMIN, [SECOND], digest=back.plan.digest, reason="gone", with_key=True, passwords={f"once:sudo:{SECOND}": SUDO}
@@ -155,17 +155,31 @@ def provisioning_probe(pair):
     return services.probe(OPERATOR, [pair.second])
 
 
-def test_nodes_open_each_other_when_asked(pair):
+def test_what_is_only_done_when_asked(pair):
+    """Nodes that open each other, a small measurement, and packages for a node without internet, through the other one."""
     pair.bare()
     files = {name: pair.files(name) for name in (HEAD, SECOND)}
-    run = pair.done(ticks={name: ["fabric", "peers", "measure"] for name in (HEAD, SECOND)})
+    ticks = {name: ["fabric", "peers", "measure"] for name in (HEAD, SECOND)}
+    ticks[SECOND] += ["earlyoom", "gpuclock"]
+    run = pair.done(ticks=ticks, internet=HEAD)
     text = text_of(run)
     assert "Gb/s over one TCP connection" in text and "8972 bytes reach 192.168.200.12 undivided" in text
+    assert "Setting up earlyoom" in text and "earlyoom runs" in text
+    units = pair.sheet().setup.units
+    assert units == {"earlyoom.service": "active", "sparkweb-gpu-clock.service": "active"}
     for name, other in ((HEAD, SECOND), (SECOND, HEAD)):
         ssh = pair.lab.root(name) / "home/aurora/.ssh"
         public = (pair.lab.root(other) / "home/aurora/.ssh/sparkweb_nodes.pub").read_text().split()[1]
         assert f"restrict,port-forwarding ssh-ed25519 {public} sparkweb-nodes" in (ssh / "authorized_keys").read_text()
         assert "ssh-ed25519" in (ssh / "sparkweb_nodes_hosts").read_text()
+    assert not [title for title in pair.lab.state()["nodes"][SECOND]["processes"].values() if "ssh -" in title]
+    again = provisioning.preview(pair.wish(ticks=ticks, internet=HEAD))
+    assert all(
+        step.kind == "note"
+        for stage in again.plan.stages
+        for step in stage.steps
+        if step.undo and "peer" not in step.key
+    )
     back = pair.restored()
     assert back.state == "succeeded", (back.reason, back.evidence, text_of(back)[-2000:])
     assert {name: pair.files(name) for name in (HEAD, SECOND)} == files

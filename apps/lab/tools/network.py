@@ -356,6 +356,9 @@ async def ssh(call: Call) -> int:
             refused.reason
         ]
         return await call.fail(f"ssh: connect to host {host} port 22: {text}\r\n", 255)
+    if "-N" in call.arguments:  # a forwarding alone, until its caller ends it
+        await call.hung_up()
+        return 0
     other = call.node if call.node.owns(host) else call.node.world.find(host)
     assert other is not None and other.machine is not None
     return await elsewhere(call, other, command)

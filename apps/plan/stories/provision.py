@@ -145,7 +145,12 @@ def _problems(wish: Wish, sheets: Mapping[str, Sheet], heres: Sequence[Here]) ->
     yield from network.problems(heres)
     for here in heres:
         how = rights(here.sheet)
-        if how == NONE:
+        if here.sheet.privileges is None and _changes(here):
+            yield Problem(
+                "unreadable", "stop", f"What this login may do on {here.node} is not known", here.node,
+                "Whether sudo asks for a password decides what runs.", "Probe the node again.",
+            )  # fmt: skip
+        elif how == NONE:
             yield Problem(
                 "sudo_denied", "warn", f"{here.user or 'This user'} may not use sudo on {here.node}", here.node,
                 "Nothing that needs root is changed there; it is used as it is.",
