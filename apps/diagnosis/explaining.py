@@ -29,7 +29,10 @@ MOST_JSON = 4 * 1024 * 1024  # bytes of one input that are held to be read as JS
 MOST_INPUTS = 1000
 _CHUNK = 1 << 20
 _SEPARATOR = b"---8<---"
-_LABEL = re.compile(rb"#\s(?P<name>node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_LABEL = re.compile(
+    rb"#[ \t](?P<name>(?:node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b(?=[^\r\n]*)|[A-Za-z0-9][\w.-]{0,31}(?=[ \t]*(?:[\r\n]|\Z)))"
+    rb"[^\r\n]*(?:\r\n|\r|\n|\Z)"
+)
 _BLANK_LINES = re.compile(rb"(?:[ \t\x0b\x0c]*(?:\r\n|\r|\n))+")
 _STREAM_BEGINS = re.compile(rb"\s*(?:(?::|event:|id:|retry:)[^\r\n]*\r?\n\s*){0,8}data: ?(?:\{|\[DONE\])")
 _HTTP_HEAD = re.compile(
@@ -220,7 +223,12 @@ class Explainer:
         if self._labelled:
             for _, reader in self._labelled:
                 reader.close()
-            self._done.append(_together([(name, reader.readings()[0]) for name, reader in self._labelled]))
+            parts = [(name, reader.readings()[0]) for name, reader in self._labelled]
+            if all(name.isdecimal() for name, _ in parts):  # numbers count outputs, names tell nodes apart
+                self.separated = True
+                self._done.extend(reading for _, reading in parts[: MOST_INPUTS - len(self._done)])
+            else:
+                self._done.append(_together(parts))
             return
         self._reader.close()
         self._done.extend(self._reader.readings()[: MOST_INPUTS - len(self._done)])

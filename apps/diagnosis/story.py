@@ -263,7 +263,10 @@ class Book:
         )
 
 
-_EXCEPTION = re.compile(r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S")
+_EXCEPTION = re.compile(
+    r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S"
+    r"|(?:^|\] )(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception)\s*$"
+)
 _GENERIC = Sign("", _EXCEPTION, "exited", SUSPECT)
 
 
@@ -404,7 +407,7 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
         return _OF_SGLANG if b"/sglang/" in raw else _OF_A_PROCESS if b"/vllm/" in raw else None
     found = book.triggers.intersection(words(raw))
     frame = b"%" in raw and (b"%|" in raw or b"% Completed" in raw or b"B/s" in raw)
-    exception = b"Error: " in raw or b"Exception: " in raw
+    exception = b"Error: " in raw or b"Exception: " in raw or raw.endswith((b"Error", b"Exception"))
     spaced = raw[:1] == b" " and raw.lstrip(b" ")[:1] in _SECTION_BEGINS
     if not (found or frame or exception or spaced):
         return None
