@@ -405,7 +405,8 @@ def _start(
         Reservation.objects.create(node=node, run=run)
     if allows(actor.role, "clear"):
         deployments.remember_consents(actor, deployment, clear, reason=reason)
-    Deployment.objects.filter(pk=deployment.pk).update(observed={})
+    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed={}):
+        raise Refused("in_use", f"{deployment.name} is archived.", status=409, remedy="Bring it back first.")
     record(
         actor,
         f"deployment:{plan.story}",
