@@ -320,7 +320,7 @@ class LogReader:
                 again = 0
             measured = Counter(story.votes) if place + 1 < len(flags) and flags[place + 1] else None
             plain = None
-            prepared = memo.get(raw, _NOT_YET)
+            prepared = None if story.ready and _serves(raw) else memo.get(raw, _NOT_YET)
             if prepared is _NOT_YET:
                 prepared = prepare(book, raw)
                 if len(raw) <= MEMO_LINE:
@@ -344,6 +344,13 @@ class LogReader:
         if not prepared.bars or prepared.origin is not NOBODY or self._owner is NOBODY:
             return prepared
         return replace(prepared, origin=self._owner)
+
+
+def _serves(raw: bytes) -> bool:
+    """Whether the line only says that a server which is ready serves; long logs consist of these."""
+    return (
+        b'" 200 OK' in raw or b"Avg generation throughput" in raw or b"Decode batch" in raw or b"Prefill batch" in raw
+    )
 
 
 def _vote_again(story: Story, votes: Counter[str], times: int) -> None:
