@@ -100,6 +100,13 @@ _ACCESS = [
             "",
         ),
         (
+            "not_ssh",
+            "Not an SSH server",
+            "Something answers on this port, but it does not speak SSH.",
+            "Correct the port; SSH listens on 22 unless somebody chose another.",
+            "",
+        ),
+        (
             "bad_answer",
             "Answer can't be used",
             "The node answered with more than can be read, or with something that is no answer to what was asked.",

@@ -139,7 +139,7 @@ def _field_of(reason: str, *, port: int) -> str:
     """Which field of a new node a person would correct. A door that is shut behind port 22 is more likely another machine's."""
     if reason.startswith("jump"):
         return "jump"
-    return "port" if reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT else "address"
+    return "port" if reason == "not_ssh" or (reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT) else "address"
 
 
 def rescan(actor: Actor, node: Node) -> Run:
