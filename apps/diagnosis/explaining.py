@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from apps.diagnosis import api, host, llamacpp, nccl, ray, sglang, ssh, transfers, vllm
+from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Reading
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.signs import ENGINE_SIGNS
@@ -324,7 +325,9 @@ def _ran(row: Mapping[str, Any], command: str, code: Any) -> Reading:
     # inside.
     failure = None if code == 0 and reading.kind in ("ssh", "unknown") else reading.failure
     if command:
-        facts["command"] = command[:400]
+        facts["command"] = mask_text(command[:400])
+    if isinstance(row.get("node"), str):
+        facts["node"] = row["node"][:120]
     return replace(reading, failure=failure, facts=facts)
 
 

@@ -625,6 +625,8 @@ def _failure(story: Story, kind: str, ended: bool) -> Failure | None:
     codes = values.get("exit_codes") or {}
     if reason == "exited" and strength == ECHO and set(codes.values()) & {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT"}:
         reason = "engine_crashed"
+    if reason == "exited" and kind in ("hf", "rsync"):
+        reason = "copy_interrupted"
     known = REASONS[reason]
     values["cause"] = found.cause if reason == found.reason and strength != SUSPECT else reason
     if found.phase != "starting" or kind in _ENGINES:
