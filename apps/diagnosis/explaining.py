@@ -204,7 +204,7 @@ class Explainer:
     def _label(self, label: re.Match[bytes]) -> None:
         self._reader = AnyReader()
         if len(self._labelled) < 64:
-            self._labelled.append((re.sub(r"\W", "", label["name"].decode()), self._reader))
+            self._labelled.append((re.sub(r"\s", "", label["name"].decode()), self._reader))
 
     def _labelled_text(self, data: bytes) -> None:
         at = 0

@@ -88,4 +88,4 @@ def test_numbers_count_outputs_and_names_tell_nodes_apart() -> None:
     assert [reading.ready for reading in explain_all((one + two).encode())] == [False, True]
     named = "# spark-a\nINFO:     Application startup complete.\n# spark-b\nbash: line 1: docker: command not found\n"
     told = _told(named)
-    assert told["failure"]["reason"] == "docker_missing" and {"sparka", "sparkb"} <= set(told["facts"])
+    assert told["failure"]["reason"] == "docker_missing" and {"spark-a", "spark-b"} <= set(told["facts"])
