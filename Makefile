@@ -23,7 +23,7 @@ nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 .PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-needs bench clean runtime engine test-postgres wheelhouse
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 setup: ## make .venv with everything for tests and checks, by hash
 	@PYTHON="$(PYTHON)" sh scripts/setup.sh requirements-dev.lock
@@ -44,7 +44,7 @@ engine: runtime
 demo-real: engine ## a real vLLM on CPU over a real OpenSSH server, through the product
 	@exec $(manage) demo --real $(once)
 
-up: runtime ## the product without pretend Sparks; the first page makes the administrator
+up: runtime ## the product without pretend Sparks (PORT, VAR); the first page makes the administrator
 	@exec $(manage) up
 
 test: setup ## every test; what can't run on this machine is skipped and named at the end

@@ -65,7 +65,7 @@ def migrations_applied() -> list[CheckMessage]:
         return [
             Error(
                 f"The database lacks {len(missing)} migrations of this version ({missing[0]} is the first).",
-                hint="Run: python manage.py serve prepare",
+                hint=f"Run: {settings.COMMAND} serve prepare",
                 id="sparkweb.E002",
             )
         ]
@@ -133,7 +133,7 @@ def redis_answers() -> list[CheckMessage]:
         return [
             Error(
                 f"Redis does not answer: {_first_line(problem)}",
-                hint="REDIS_URL names it (redis://host:6379/0); without REDIS_URL, `python manage.py up` starts one.",
+                hint=f"REDIS_URL names it (redis://host:6379/0); without REDIS_URL, `{settings.COMMAND} up` starts one.",
                 id="sparkweb.E005",
             )
         ]

@@ -342,7 +342,6 @@ def play(lab: LabProcess, say: Teller, told: dict[str, Any]) -> None:
             break
         time.sleep(2)
     _play_relaunch(operator, deployment, say, told, was=was)
-    told["seconds"] = round(time.monotonic() - started, 1)
 
 
 def _play_relaunch(who: Actor, deployment: Deployment, say: Teller, told: dict[str, Any], *, was: str) -> None:
@@ -367,7 +366,7 @@ def _wait_until_lost(deployment: Deployment, say: Teller) -> str:
         news = f"{deployment.state}{f': {deployment.reason}' if deployment.reason else ''}"
         if news != said:
             said = news
-            say(f"the dashboard says {news}. {deployment.evidence}")
+            say(f"the dashboard says {news}.{f' {deployment.evidence}' if deployment.evidence else ''}")
         if deployment.state == "lost" and deployment.reason == "replaced":
             return "replaced"
         time.sleep(0.5)

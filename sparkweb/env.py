@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import sys
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -84,6 +85,12 @@ def made_var() -> Path:
     except OSError as problem:
         raise ImproperlyConfigured(f"VAR={folder} can't be made: {problem.strerror}") from None
     return folder
+
+
+def command() -> str:
+    """How manage.py is called here, as a person would type it in the installation's folder: `.venv/bin/python manage.py`."""
+    python = Path(sys.executable)
+    return f"{python.relative_to(BASE) if python.is_relative_to(BASE) else python.name} manage.py"
 
 
 def kept_private(path: Path) -> Path:

@@ -13,6 +13,7 @@ from sparkweb import env, reach
 
 BASE_DIR = env.BASE
 VAR = env.made_var()
+COMMAND = env.command()  # how pages and answers name our own commands
 
 DEBUG = False
 SECRET_KEY = env.kept_secret("secret_key", "SECRET_KEY")

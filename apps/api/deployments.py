@@ -25,6 +25,7 @@ from apps.api.schemas import (
     PlanBody,
     PlanOut,
     RankOut,
+    ReasonBody,
     RevisionBody,
     RevisionOut,
     Revisions,
@@ -51,7 +52,7 @@ router = Router(tags=["deployments"])
 def _rows() -> QuerySet[Deployment]:
     runs_of = {"run": Max("runs__pk"), "active_run": Max("runs__pk", filter=Q(runs__state__in=ACTIVE))}
     return (
-        Deployment.objects.filter(archived_at=None)
+        Deployment.objects.all()
         .select_related("recipe_version__recipe")
         .prefetch_related("revisions", "ranks__revision")
         .annotate(**runs_of)
@@ -84,6 +85,7 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "run": getattr(deployment, "run", None),
         "active_run": getattr(deployment, "active_run", None),
         "served_at": deployment.served_at,
+        "archived_at": deployment.archived_at,
         "created_at": deployment.created_at,
         "created_by": deployment.created_by or None,
     }
@@ -131,10 +133,15 @@ def _fields_under_spec() -> Iterator[None]:
 @router.get("deployments", response=Deployments)
 @allow("view")
 def list_deployments(
-    request: HttpRequest, name: Word = "", state: Word = "", after: After = None, limit: Limit = LIMIT
+    request: HttpRequest,
+    name: Word = "",
+    state: Word = "",
+    archived: bool = False,
+    after: After = None,
+    limit: Limit = LIMIT,
 ) -> Deployments:
-    """All deployments, the oldest first; `name` and `state` are exact."""
-    rows = _rows()
+    """All deployments but archived ones, or with `archived` only those; the oldest first. `name` and `state` are exact."""
+    rows = _rows().filter(archived_at__isnull=not archived)
     rows = rows.filter(name=name) if name else rows
     rows = rows.filter(state=state) if state else rows
     found, following = page(rows, after=after, limit=limit)
@@ -173,7 +180,7 @@ def get_deployment(request: HttpRequest, deployment_id: int) -> DeploymentWithSp
 @allow("view")
 def list_revisions(request: HttpRequest, deployment_id: int, after: After = None, limit: Limit = LIMIT) -> Revisions:
     """All revisions, the newest first."""
-    rows = by_id(Deployment.objects.filter(archived_at=None), deployment_id).revisions.all()
+    rows = by_id(Deployment.objects.all(), deployment_id).revisions.all()
     found, following = page(rows, after=after, limit=limit, newest_first=True)
     return Revisions(revisions=[_revision(one) for one in found], next=following)
 
@@ -204,6 +211,26 @@ def revise_deployment(request: HttpRequest, deployment_id: int, body: RevisionBo
             actor_of(request), deployment, body={**kept, **_given(body.spec)}, nodes=nodes, reason=body.reason.strip()
         )
     return Status(201, _revision(made))
+
+
+@router.post("deployments/{int:deployment_id}/archive", response=DeploymentWithSpec)
+@allow("edit_deployments")
+def archive_deployment(request: HttpRequest, deployment_id: int, body: ReasonBody | None = None) -> DeploymentWithSpec:
+    """Put away one that holds nothing (draft, stopped, failed, lost). Its history stays, its nodes may be removed."""
+    reason = body.reason if body else ""
+    services.archive(actor_of(request), by_id(Deployment.objects.all(), deployment_id), reason=reason)
+    return _whole(deployment_id)
+
+
+@router.post("deployments/{int:deployment_id}/unarchive", response=DeploymentWithSpec)
+@allow("edit_deployments")
+def unarchive_deployment(
+    request: HttpRequest, deployment_id: int, body: ReasonBody | None = None
+) -> DeploymentWithSpec:
+    """Bring an archived one back as it was. Nothing is started."""
+    reason = body.reason if body else ""
+    services.unarchive(actor_of(request), by_id(Deployment.objects.all(), deployment_id), reason=reason)
+    return _whole(deployment_id)
 
 
 # What runs

@@ -72,7 +72,7 @@ def _fields(run: Run) -> dict[str, Any]:
 def _step(step: Step) -> StepOut:
     return StepOut(
         key=step.key,
-        node=step.node.name if step.node else None,
+        node=step.node_name or None,
         rank=step.rank,
         title=step.title,
         kind=step.kind,

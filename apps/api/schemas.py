@@ -299,6 +299,10 @@ class RevisionBody(Body):
     reason: str = Field("", max_length=2000)
 
 
+class ReasonBody(Body):
+    reason: str = Field("", max_length=2000)
+
+
 class ClearBody(Body):
     """Consent to stop one thing that is in the way; `disable` keeps a unit from coming back after a reboot."""
 
@@ -470,6 +474,7 @@ class DeploymentOut(Out):
     run: int | None = Field(description="the newest run")
     active_run: int | None
     served_at: datetime | None
+    archived_at: datetime | None
     created_at: datetime
     created_by: str | None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import URLPattern, URLResolver, path
 from ninja import NinjaAPI
@@ -18,7 +19,8 @@ from apps.api.bodies import StrictParser
 from apps.api.schemas import Problem
 from apps.people.access import allow
 
-ABOUT = """All that the pages do. Send `Authorization: Bearer TOKEN`; `python manage.py token NAME --role ROLE`
+ABOUT = f"""Nodes, recipes, deployments, runs, the audit trail, and what an output means; people, tokens, secrets and the
+trail's export are on the pages only. Send `Authorization: Bearer TOKEN`; `{settings.COMMAND} token NAME --role ROLE`
 prints one. Errors are `application/problem+json`. Times are ISO 8601 in UTC, sizes bytes, durations seconds; unknown is
 null. Lists give `next`: pass it as `after` (for the audit trail as `before`) to get more; it is null at the end."""
 FAILURES = {

@@ -58,7 +58,7 @@ def _only_there(head: Node, asked: str) -> str:
         return f"{head.name} is reached through {head.jump.name}"
     if _is_loopback(head.address):
         return f"{head.name} is reached through a forwarded port of the machine that runs sparkweb"
-    found = inventory.interfaces(head) or ()
+    found = inventory.part_of_sheet(head, "interfaces").interfaces or ()
     fabric = {one.ip for interface in found if interface.role == "fabric" for one in interface.addresses}
     if asked in fabric:
         return f"the engine listens on {asked}, a fabric address"
@@ -70,7 +70,7 @@ def _only_there(head: Node, asked: str) -> str:
 
 def _address(head: Node) -> str:
     """The node's management address by its facts; without any its SSH address, unless that is of the fabric."""
-    found = inventory.interfaces(head) or ()
+    found = inventory.part_of_sheet(head, "interfaces").interfaces or ()
     managed = [one for one in found if one.role == "management"]
     if any(head.address == one.ip for interface in managed for one in interface.addresses):
         return head.address

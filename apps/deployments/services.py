@@ -14,12 +14,15 @@ from apps.audit.actor import Actor
 from apps.deployments.models import Consent, Deployment, Revision
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
+from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.spec import Clear, Spec, validate
 from apps.recipes.models import RecipeVersion
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 ON_RANK_LOST = ("stop", "report")
+State = Deployment.State
+RESTING = (State.DRAFT, State.STOPPED, State.FAILED, State.LOST)  # it holds nothing, or nothing that we know of
 
 
 def spec_from(*, name: str, body: Mapping[str, Any], nodes: Sequence[str], on_rank_lost: str = "stop") -> Spec:
@@ -75,8 +78,12 @@ def create(
                 name=name, recipe_version=recipe_version, on_rank_lost=on_rank_lost, created_by=actor.name
             )
     except IntegrityError:
+        archived = Deployment.objects.filter(name=name).exclude(archived_at=None).exists()
         raise Refused(
-            "bad_input", f"A deployment called {name} exists.", field="name", remedy="Choose another name."
+            "bad_input",
+            f"{'An archived deployment' if archived else 'A deployment'} called {name} exists.",
+            field="name",
+            remedy="Choose another name, or bring it back from the archive." if archived else "Choose another name.",
         ) from None
     Revision.objects.create(deployment=made, number=1, body=spec.to_json(), created_by=actor.name, reason=reason)
     record(
@@ -116,6 +123,59 @@ def revise(
     )
     ring_on_commit("deployment", deployment.pk, deployment.version)
     return made
+
+
+@transaction.atomic
+def archive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deployment:
+    """Put away a deployment that holds nothing: it leaves the lists and the watch, its history stays. Its nodes are free to
+    be removed. Raises Refused while it may hold something."""
+    found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
+    if found.archived_at is not None:
+        return found
+    left = _left(found)
+    if left:
+        raise Refused("in_use", left, status=409, remedy="Stop it first, then archive it.")
+    found.ranks.all().delete()
+    return _set_archived(actor, found, archived=True, reason=reason)
+
+
+def _left(deployment: Deployment) -> str:
+    """What it may still hold; empty when nothing."""
+    if deployment.state not in RESTING:
+        return f"{deployment.name} is {deployment.state}."
+    if deployment.state in (State.DRAFT, State.STOPPED):
+        return ""
+    if deployment.reason == "cleanup_incomplete":
+        return f"The last stop of {deployment.name} did not end everything."
+    for node in Node.objects.filter(name__in=deployment.revision.body["nodes"]).order_by("name"):
+        for one in inventory.part_of_sheet(node, "containers").containers or ():
+            if one.state == "running" and one.labels.get("sparkweb.deployment") == str(deployment.pk):
+                return f"Container {one.name} of {deployment.name} runs on {node.name}."
+    return ""
+
+
+@transaction.atomic
+def unarchive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deployment:
+    """Bring it back as it was put away. Nothing is started."""
+    found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
+    return found if found.archived_at is None else _set_archived(actor, found, archived=False, reason=reason)
+
+
+def _set_archived(actor: Actor, deployment: Deployment, *, archived: bool, reason: str) -> Deployment:
+    deployment.archived_at = timezone.now() if archived else None
+    deployment.version += 1
+    deployment.save(update_fields=["archived_at", "version"])
+    record(
+        actor,
+        "deployment:archived" if archived else "deployment:unarchived",
+        object_type="deployment",
+        object_id=str(deployment.pk),
+        object_name=deployment.name,
+        reason=reason.strip(),
+    )
+    ring_on_commit("deployment", deployment.pk, deployment.version)
+    ring_on_commit("fleet", 0)
+    return deployment
 
 
 def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:

@@ -153,6 +153,8 @@ def endpoint(status: int | None, body: Body = None, *, failure: str = "", eviden
         state = {"refused": "not_listening", "timeout": "busy_or_hung", "broken": "died"}.get(failure, "died")
         return _not_ready(state, evidence)
     if 200 <= status < 300:
+        if re.match(r"\s*<(?:!doctype html|html)", _text(body)[:200], re.IGNORECASE):
+            return _not_ready("other_service", evidence or _evidence(body))  # a web site, not the API
         return Readiness(True, "ready")
     error = error_of(body)
     if status >= 500 and error is not None and re.search(r"EngineCore|EngineDead|engine.{0,20}(?:dead|died)", error[0]):
@@ -201,6 +203,8 @@ def answer_of(message: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
     text = content if isinstance(content, str) else ""
+    refusal = message.get("refusal")
+    text = text or (refusal if isinstance(refusal, str) else "")
     said = message.get("reasoning") or message.get("reasoning_content")
     reasoning = said if isinstance(said, str) else ""
     thought = _THINK.search(text) if "<think" in text else None

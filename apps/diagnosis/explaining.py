@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from apps.diagnosis import api, host, llamacpp, nccl, ray, sglang, ssh, transfers, vllm
+from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Reading
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.signs import ENGINE_SIGNS
@@ -29,7 +30,10 @@ MOST_JSON = 4 * 1024 * 1024  # bytes of one input that are held to be read as JS
 MOST_INPUTS = 1000
 _CHUNK = 1 << 20
 _SEPARATOR = b"---8<---"
-_LABEL = re.compile(rb"#\s(?P<name>node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b[^\r\n]*(?:\r\n|\r|\n|\Z)")
+_LABEL = re.compile(
+    rb"#[ \t](?P<name>(?:node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b(?=[^\r\n]*)|[A-Za-z0-9][\w.-]{0,31}(?=[ \t]*(?:[\r\n]|\Z)))"
+    rb"[^\r\n]*(?:\r\n|\r|\n|\Z)"
+)
 _BLANK_LINES = re.compile(rb"(?:[ \t\x0b\x0c]*(?:\r\n|\r|\n))+")
 _STREAM_BEGINS = re.compile(rb"\s*(?:(?::|event:|id:|retry:)[^\r\n]*\r?\n\s*){0,8}data: ?(?:\{|\[DONE\])")
 _HTTP_HEAD = re.compile(
@@ -200,7 +204,7 @@ class Explainer:
     def _label(self, label: re.Match[bytes]) -> None:
         self._reader = AnyReader()
         if len(self._labelled) < 64:
-            self._labelled.append((re.sub(r"\W", "", label["name"].decode()), self._reader))
+            self._labelled.append((re.sub(r"\s", "", label["name"].decode()), self._reader))
 
     def _labelled_text(self, data: bytes) -> None:
         at = 0
@@ -220,7 +224,12 @@ class Explainer:
         if self._labelled:
             for _, reader in self._labelled:
                 reader.close()
-            self._done.append(_together([(name, reader.readings()[0]) for name, reader in self._labelled]))
+            parts = [(name, reader.readings()[0]) for name, reader in self._labelled]
+            if all(name.isdecimal() for name, _ in parts):  # numbers count outputs, names tell nodes apart
+                self.separated = True
+                self._done.extend(reading for _, reading in parts[: MOST_INPUTS - len(self._done)])
+            else:
+                self._done.append(_together(parts))
             return
         self._reader.close()
         self._done.extend(self._reader.readings()[: MOST_INPUTS - len(self._done)])
@@ -316,7 +325,9 @@ def _ran(row: Mapping[str, Any], command: str, code: Any) -> Reading:
     # inside.
     failure = None if code == 0 and reading.kind in ("ssh", "unknown") else reading.failure
     if command:
-        facts["command"] = command[:400]
+        facts["command"] = mask_text(command[:400])
+    if isinstance(row.get("node"), str):
+        facts["node"] = row["node"][:120]
     return replace(reading, failure=failure, facts=facts)
 
 

@@ -100,12 +100,19 @@ _ACCESS = [
             "",
         ),
         (
+            "not_ssh",
+            "Not an SSH server",
+            "Something answers on this port, but it does not speak SSH.",
+            "Correct the port; SSH listens on 22 unless somebody chose another.",
+            "",
+        ),
+        (
             "bad_answer",
             "Answer can't be used",
             "The node answered with more than can be read, or with something that is no answer to what was asked.",
             "Log in on the node and run the same command by hand; a program that was replaced there, or a login script "
             "that never stops printing, is the usual cause.",
-            "shell_not_clean",
+            "shell_not_clean foreign_shell",
         ),
         (
             "sudo_denied",
@@ -238,6 +245,13 @@ _HOST = _group(
         "The user on the node may not write there.",
         "Give the folder to the user (`sudo chown -R USER FOLDER`); containers often leave files that belong to root.",
         "permission_denied_on_target",
+    ),
+    (
+        "ipc_removed",
+        "Shared memory was taken away",
+        "The node removed this user's shared memory and semaphores when its last session ended (RemoveIPC).",
+        "Run `loginctl enable-linger USER` on the node, or start the container without --ipc=host and with --shm-size.",
+        "",
     ),
     (
         "program_missing",

@@ -141,6 +141,13 @@ def _serving(story: Story, match: re.Match[str], line: Line) -> None:
         story.become_ready(line)
 
 
+def _without_api(story: Story, match: re.Match[str], line: Line) -> None:
+    """Nodes after the first have no API of their own: they are ready with rank 0."""
+    story.fact(ready="with_rank0")
+    story.milestone("engine_ready", line)
+    story.enter("finishing", line, 1.0)
+
+
 def _waited_too_long(story: Story, match: re.Match[str], line: Line) -> None:
     if story.marks.get("in_dist_init"):
         story.suspect(_HANG, line.number, line.text, line.rank, {"cause": "nccl_init_hang", "phase": "nccl_init_hang"})
@@ -184,6 +191,7 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule("scheduler", r"Scheduler hit an exception", _speaks),
     _rule("watchdog", r"Watchdog timeout \(", _waited_too_long),
+    _rule("dummy", r"Dummy health check server (?:is running|scheduled)", _without_api),
     _rule("decode", r"Decode batch[.,\s].{0,20}#running-req", _serving),
     _rule("prefill", r"Prefill batch[.,\s].{0,20}#new-seq", lambda story, match, line: None),
     _rule(

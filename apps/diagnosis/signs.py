@@ -184,6 +184,15 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         cause="cuda_oom",
         extract=_tried,
     ),
+    _sign("runtime", r"CUDA runtime error in cudaMalloc\w*: out of memory", "oom_gpu", cause="cuda_oom"),
+    _sign("semlock", r"SemLock\._rebuild", "ipc_removed", EFFECT),
+    _sign(
+        "permissionerror",
+        r"PermissionError: \[Errno 13\] Permission denied: (?P<path>\S{1,300})",
+        "permission_denied",
+        EFFECT,
+        extract=_numbers,
+    ),
     _sign("nv_err_no_memory", r"NV_ERR_NO_MEMORY", "oom_gpu", EFFECT, cause="cuda_oom"),
     _sign(
         "cuda cuda_error_out_of_memory",

@@ -116,6 +116,12 @@ SIGNS: tuple[Sign, ...] = (
         "sudo_denied",
         "sudo_not_allowed",
     ),
+    _sign(
+        "illegal badly fish unsupported",
+        r"^Illegal variable name\.|^Badly placed \(\)'s\.|^fish: (?!Unknown command)\S|Unsupported use of '='",
+        "bad_answer",
+        "foreign_shell",
+    ),
     _sign("terminal", r"sudo: a terminal is required to read the password", "sudo_denied", "sudo_password"),
     _sign("tty", r"sudo: (?:no tty present|sorry, you must have a tty)", "sudo_denied", "sudo_password"),
     _sign("sudoers", r"is not in the sudoers file", "sudo_denied", "not_in_sudoers"),

@@ -263,7 +263,10 @@ class Book:
         )
 
 
-_EXCEPTION = re.compile(r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S")
+_EXCEPTION = re.compile(
+    r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S"
+    r"|(?:^|\] )(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception)\s*$"
+)
 _GENERIC = Sign("", _EXCEPTION, "exited", SUSPECT)
 
 
@@ -317,7 +320,7 @@ class LogReader:
                 again = 0
             measured = Counter(story.votes) if place + 1 < len(flags) and flags[place + 1] else None
             plain = None
-            prepared = memo.get(raw, _NOT_YET)
+            prepared = None if story.ready and _serves(raw) else memo.get(raw, _NOT_YET)
             if prepared is _NOT_YET:
                 prepared = prepare(book, raw)
                 if len(raw) <= MEMO_LINE:
@@ -341,6 +344,13 @@ class LogReader:
         if not prepared.bars or prepared.origin is not NOBODY or self._owner is NOBODY:
             return prepared
         return replace(prepared, origin=self._owner)
+
+
+def _serves(raw: bytes) -> bool:
+    """Whether the line only says that a server which is ready serves; long logs consist of these."""
+    return (
+        b'" 200 OK' in raw or b"Avg generation throughput" in raw or b"Decode batch" in raw or b"Prefill batch" in raw
+    )
 
 
 def _vote_again(story: Story, votes: Counter[str], times: int) -> None:
@@ -404,7 +414,7 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
         return _OF_SGLANG if b"/sglang/" in raw else _OF_A_PROCESS if b"/vllm/" in raw else None
     found = book.triggers.intersection(words(raw))
     frame = b"%" in raw and (b"%|" in raw or b"% Completed" in raw or b"B/s" in raw)
-    exception = b"Error: " in raw or b"Exception: " in raw
+    exception = b"Error: " in raw or b"Exception: " in raw or raw.endswith((b"Error", b"Exception"))
     spaced = raw[:1] == b" " and raw.lstrip(b" ")[:1] in _SECTION_BEGINS
     if not (found or frame or exception or spaced):
         return None
@@ -615,6 +625,8 @@ def _failure(story: Story, kind: str, ended: bool) -> Failure | None:
     codes = values.get("exit_codes") or {}
     if reason == "exited" and strength == ECHO and set(codes.values()) & {"SIGSEGV", "SIGBUS", "SIGILL", "SIGABRT"}:
         reason = "engine_crashed"
+    if reason == "exited" and kind in ("hf", "rsync"):
+        reason = "copy_interrupted"
     known = REASONS[reason]
     values["cause"] = found.cause if reason == found.reason and strength != SUSPECT else reason
     if found.phase != "starting" or kind in _ENGINES:

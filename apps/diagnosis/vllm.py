@@ -426,6 +426,7 @@ RULES: tuple[Rule, ...] = (
         0,
     ),
     _rule("shutdown", r"Application shutdown complete", _stopped, 1),
+    _rule("shutting", r"Shutting down FastAPI HTTP server|received signal \d+, shutting down", _stopped, 2),
     *(
         Rule("vllm", function, re.compile(r"line \d+, in (?P<function>" + function + r")\b"), _traced, in_paths=True)
         for function in _TRACED

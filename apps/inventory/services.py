@@ -27,7 +27,6 @@ from apps.audit.actor import Actor
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.facts.sheet import Sheet, storable
-from apps.facts.values import Interface
 from apps.inventory import sealing
 from apps.inventory.models import Credential, HostKey, Node, Secret, SheetRow
 from apps.remote.transport import Endpoint
@@ -359,9 +358,13 @@ def remove_node(actor: Actor, node: Node, *, reason: str = "") -> None:
             status=409,
             remedy="Remove those nodes first.",
         )
-    if node.ranks.exists():
+    serving = list(node.ranks.order_by("deployment__name").values_list("deployment__name", flat=True).distinct())
+    if serving:
         raise Refused(
-            "in_use", f"A deployment has ranks on {node.name}.", status=409, remedy="Stop and archive it first."
+            "in_use",
+            f"{', '.join(serving)} {'has' if len(serving) == 1 else 'have'} ranks on {node.name}.",
+            status=409,
+            remedy="Stop it first." if len(serving) == 1 else "Stop them first.",
         )
     identity, name = node.pk, node.name
     try:
@@ -370,9 +373,9 @@ def remove_node(actor: Actor, node: Node, *, reason: str = "") -> None:
     except IntegrityError:
         raise Refused(
             "in_use",
-            f"Runs in the history name {name}.",
+            f"A run is at work on {name}.",
             status=409,
-            remedy="It stays, so that history stays readable.",
+            remedy="Wait for it to end, or cancel it.",
         ) from None
     record(actor, "node:removed", object_type="node", object_id=str(identity), object_name=name, reason=reason)
     ring_on_commit("fleet", 0)
@@ -423,10 +426,10 @@ def latest_sheet(node: Node) -> Sheet | None:
     return None if row is None else Sheet.from_json(row.body)
 
 
-def interfaces(node: Node) -> tuple[Interface, ...] | None:
-    """Of the newest sheet, without reading the rest of it. None where it does not say."""
-    body = node.sheets.order_by("-taken_at", "-pk").values_list("body__interfaces", flat=True).first()
-    return Sheet.from_json({"node": node.name, "taken_at": 0.0, "interfaces": body}).interfaces
+def part_of_sheet(node: Node, field: str) -> Sheet:
+    """The newest sheet with this one field of it: reading the rest takes long. Without a sheet the field is None."""
+    body = node.sheets.order_by("-taken_at", "-pk").values_list(f"body__{field}", flat=True).first()
+    return Sheet.from_json({"node": node.name, "taken_at": 0.0, field: body})
 
 
 @transaction.atomic

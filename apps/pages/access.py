@@ -89,7 +89,7 @@ def page_context(request: HttpRequest) -> dict[str, Any]:
     """The context of every template. For a visitor who is not signed in it says nothing about the fleet."""
     actor = getattr(request, "actor", None)
     if actor is None:
-        return {"person": None, "nav": [], "bar": [], "banners": [], "can": frozenset()}
+        return {"person": None, "nav": [], "bar": [], "banners": [], "can": frozenset(), "command": settings.COMMAND}
     nav = places(request.path)
     return {
         "person": actor,
@@ -97,6 +97,7 @@ def page_context(request: HttpRequest) -> dict[str, Any]:
         "bar": nav[:3],
         "banners": banners(request) if request.method == "GET" else [],
         "can": permissions(actor),
+        "command": settings.COMMAND,
     }
 
 

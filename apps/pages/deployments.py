@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import Case, IntegerField, Max, Value, When
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from apps.audit.models import Entry
 from apps.deployments import services
@@ -39,6 +40,7 @@ from apps.runs.models import ACTIVE, Reservation, Run
 
 PAGE = 50
 STORIES = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
+ARCHIVED = "archived"  # no state, but chosen among them
 # newest trouble first, then what moves, then what serves, then the rest
 ORDER = ("failed", "lost", "degraded", "unreachable", "launching", "stopping", "serving", "stopped", "draft")
 TONE_OF_SEVERITY = {"stop": "bad", "consent": "warn", "warn": "warn", "fine": "ok"}
@@ -110,8 +112,8 @@ def row_of(deployment: Deployment) -> Row:
 @allow("view")
 @require_GET
 def deployments(request: HttpRequest) -> HttpResponse:
-    found = in_order(Deployment.objects.filter(archived_at=None))
     name, state = request.GET.get("name", "").strip(), request.GET.get("state", "")
+    found = in_order(Deployment.objects.filter(archived_at__isnull=state != ARCHIVED))
     if name:
         found = found.filter(name__icontains=name)
     if state in Deployment.State.values:
@@ -122,7 +124,7 @@ def deployments(request: HttpRequest) -> HttpResponse:
         "rows": [row_of(one) for one in page.object_list],
         "name": name,
         "state": state,
-        "states": Deployment.State.values,
+        "states": [*Deployment.State.values, ARCHIVED],
         "nodes": Node.objects.count(),
         "filtered": bool(name or state),
     }
@@ -300,12 +302,32 @@ def _revisions(deployment: Deployment) -> list[dict[str, Any]]:
 @require_GET
 def deployment(request: HttpRequest, deployment_id: int) -> HttpResponse:
     found = get_object_or_404(Deployment.objects.select_related("recipe_version__recipe"), pk=deployment_id)
+    return _one(request, found)
+
+
+@allow("edit_deployments")
+@require_POST
+def archive(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """Put it away, or with `back` bring it back."""
+    found = get_object_or_404(Deployment, pk=deployment_id)
+    act = services.unarchive if request.POST.get("back") else services.archive
+    try:
+        found = act(actor_of(request), found, reason=request.POST.get("reason", ""))
+    except Refused as refused:
+        return _one(request, found, error_of(refused))
+    put = "archived" if found.archived_at else "back"
+    messages.success(request, f"{found.name} is {put}. Nothing was started or stopped.")
+    return redirect("/deployments" if found.archived_at else found.get_absolute_url())
+
+
+def _one(request: HttpRequest, found: Deployment, error: Error | None = None) -> HttpResponse:
     row = row_of(found)
     active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
     last_good = found.runs.filter(state="succeeded", story__in=("launch", "relaunch")).order_by("-pk").first()
     context = {
         "row": row,
         "deployment": found,
+        "error": error,
         "spec": row.spec,
         "active": active,
         "last_good": last_good,
@@ -334,6 +356,7 @@ def deployment(request: HttpRequest, deployment_id: int) -> HttpResponse:
                 if (value := forms.shown(row.spec).get(field.name))
             ],
         },
+        status=error.status if error else 200,
     )
 
 
@@ -587,6 +610,7 @@ urlpatterns = [
     path("deployments", deployments, name="deployments"),
     path("deployments/new", new, name="deployment-new"),
     path("deployments/<int:deployment_id>", deployment, name="deployment"),
+    path("deployments/<int:deployment_id>/archive", archive, name="deployment-archive"),
     path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
     path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
     path("deployments/<int:deployment_id>/plan.txt", plan_script, name="deployment-script"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import path
@@ -306,7 +307,7 @@ def _given(request: HttpRequest) -> tuple[bytes, Error | None]:
             return b"", Error(
                 "Too large for this page",
                 f"The file has {upload.size / (1 << 20):.1f} MB; this page reads up to 2 MB.",
-                "`python manage.py explain FILE` reads any size; or send the part around the failure.",
+                f"`{settings.COMMAND} explain FILE` reads any size; or send the part around the failure.",
                 "file",
                 status=422,
             )

@@ -306,7 +306,8 @@ def act_words(entry: Any) -> str:
     """An audit entry's act in words: `relaunched`, `asked to launch`."""
     known = ACTS.get((entry.action, entry.outcome))
     if known:
-        return known
+        kind = str((entry.after or {}).get("type", "")).removeprefix("ssh-")
+        return known.replace("host key", f"{kind} host key") if kind else known
     thing, _, what = str(entry.action).partition(":")
     words = what.replace("_", " ")
     if thing in ("deployment", "node", "run", "recipe"):

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.middleware.csrf import CsrfViewMiddleware
@@ -157,7 +158,7 @@ def _problem(problem: PermissionDenied) -> JsonResponse:
     if signed_in:
         remedy = getattr(problem, "remedy", "Ask an admin.")
     else:
-        remedy = "Send 'Authorization: Bearer …' with a token from: python manage.py token NAME --role operator"
+        remedy = f"Send 'Authorization: Bearer …' with a token from: {settings.COMMAND} token NAME --role operator"
     title, reason = ("Not allowed", "denied") if signed_in else ("Not signed in", "not_signed_in")
     response = _problem_json(status, title, reason, str(problem) or "This is not allowed.", remedy)
     if not signed_in:

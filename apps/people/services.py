@@ -382,6 +382,7 @@ def create_first_admin(code: str, name: str, password: str, address: str) -> Use
         raise Refused("code", f"Too many wrong codes. Wait {wait} s.", "Then type the code that was printed at start.")
     if not SetupCode.objects.filter(sha256=_digest(code.strip().upper())).exists():
         throttling.failed("first-run", "", address)
+        _refused_sign_in("", address, "a wrong setup code")
         raise Refused(
             "code",
             "This is not the setup code.",

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from apps.remote.transport import CannotReach, Endpoint, RemoteError
-from apps.remote.wire import ChannelLate, ChannelRefused, Limits
+from apps.remote.wire import ChannelLate, ChannelRefused, Limits, spoken
 
 if TYPE_CHECKING:
     from apps.remote.ssh import ParamikoTransport
@@ -70,8 +70,10 @@ def resolve(endpoint: Endpoint, *, limits: Limits) -> list[tuple[Any, ...]]:
     def ask() -> None:
         try:
             answers.put(list(socket.getaddrinfo(endpoint.address, endpoint.port, type=socket.SOCK_STREAM)))
-        except (OSError, UnicodeError, ValueError, OverflowError) as error:
-            answers.put(f"{endpoint.address}: {error}")
+        except UnicodeError:
+            answers.put(f"{endpoint.address}: not a valid host name")
+        except (OSError, ValueError, OverflowError) as error:
+            answers.put(f"{endpoint.address}: {spoken(error)}")
 
     threading.Thread(target=ask, name=f"resolve {endpoint.name}", daemon=True).start()
     try:
@@ -102,7 +104,7 @@ def dial(endpoint: Endpoint, addresses: list[tuple[Any, ...]], *, limits: Limits
         _watch_over(sock)
         return sock
     failure = first or OSError("no address")
-    evidence = f"{endpoint.address} port {endpoint.port}: {failure}"
+    evidence = f"{endpoint.address} port {endpoint.port}: {spoken(failure)}"
     raise CannotReach(_tcp_reason(failure), hop=endpoint.name, evidence=evidence)
 
 

@@ -36,7 +36,7 @@ from apps.remote.transport import (
     RemoteError,
     Result,
 )
-from apps.remote.wire import ChannelLate, ChannelRefused, Limits, Wire, prefer
+from apps.remote.wire import ChannelLate, ChannelRefused, Limits, Wire, prefer, spoken
 
 PIECE = 65536  # bytes a read; measured 120 MB/s against 79 with 4 KiB
 SHELL = "/bin/sh -s"
@@ -118,7 +118,7 @@ def handshake(
         raise
     except (paramiko.SSHException, EOFError, OSError) as error:
         wire.close()
-        raise _unfinished(endpoint, wire, str(error)) from error
+        raise _unfinished(endpoint, wire, spoken(error)) from error
     except BaseException:
         wire.close()
         raise
@@ -163,7 +163,9 @@ def authenticate(endpoint: Endpoint, wire: Wire, *, limits: Limits) -> None:
         said = "the password was not accepted" if key is None else wire.farewell or str(error)
         raise AccessDenied("ssh_auth", hop=endpoint.name, evidence=f"user {endpoint.user}: {said}") from error
     except (EOFError, OSError) as error:
-        raise ConnectionLost("ssh_timeout", hop=endpoint.name, evidence=f"during authentication: {error}") from error
+        raise ConnectionLost(
+            "ssh_timeout", hop=endpoint.name, evidence=f"during authentication: {spoken(error)}"
+        ) from error
     if missing:
         given = "password" if key is None else "key"
         evidence = f"user {endpoint.user}: the {given} was accepted, but the server also asks for {', '.join(missing)}"
@@ -211,7 +213,7 @@ def _unfinished(endpoint: Endpoint, wire: Wire, error: str) -> CannotReach:
     if busy:
         return CannotReach("ssh_busy", hop=endpoint.name, evidence=greeting or error or "closed before the SSH banner")
     evidence = f"port {endpoint.port} answers, but not as an SSH server: {greeting}"
-    return CannotReach("ssh_refused", hop=endpoint.name, evidence=evidence)
+    return CannotReach("not_ssh", hop=endpoint.name, evidence=evidence)
 
 
 class NotWritten(RemoteError):
@@ -266,7 +268,7 @@ class ParamikoTransport:
                 evidence = f"the command printed more than {LARGEST_OUTPUT} bytes; the rest was not read"
                 raise BadAnswer("bad_answer", hop=self.name, evidence=evidence) from None
             except (paramiko.SSHException, EOFError, OSError) as error:
-                raise self._gone(str(error)) from error
+                raise self._gone(spoken(error)) from error
             if finished and channel.exit_status == -1 and not self.probe():
                 raise self._gone("the connection ended while the command ran")
             return self._judged(talk, marker, finished, time.monotonic() - started)
@@ -371,7 +373,7 @@ class ParamikoTransport:
             try:
                 return self._wire.open("direct-tcpip", destination=(host, port), timeout_s=timeout_s)
             except EOFError as error:
-                raise self._gone(str(error)) from error
+                raise self._gone(spoken(error)) from error
             except ChannelLate:
                 if not self.probe():
                     self._drop(f"no sign of life for {self.limits.probe_s:g} s")
@@ -422,7 +424,7 @@ class ParamikoTransport:
             try:
                 return self._wire.open("session", timeout_s=self.limits.channel_s)
             except EOFError as error:
-                raise self._gone(str(error)) from error
+                raise self._gone(spoken(error)) from error
             except ChannelLate as error:
                 if not self.probe():
                     self._drop("no answer to a new session, and no sign of life")

@@ -12,7 +12,7 @@ class RemoteError(Exception):
     """Something between us and the node said no.
 
     RemoteError
-    ├── CannotReach      dns, ssh_refused, ssh_timeout, no_route, jump_unreachable, jump_refused, ssh_busy
+    ├── CannotReach      dns, ssh_refused, not_ssh, ssh_timeout, no_route, jump_unreachable, jump_refused, ssh_busy
     ├── KeyProblem       host_key_unknown, host_key_changed
     ├── AccessDenied     ssh_auth
     ├── ConnectionLost   ssh_timeout: was there, is gone (the command may still run)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed
+from apps.remote.wire import spoken
 
 Given = TypeVar("Given")
 LARGEST_BODY = 4 * 1024 * 1024  # bytes of one whole answer; as objects its JSON may take twenty times that
@@ -208,9 +209,9 @@ class _Exchange:
         try:
             return act()
         except TimeoutError as error:
-            raise HttpFailed("timeout", f"{self._url}: {error or 'no answer in time'}") from error
+            raise HttpFailed("timeout", f"{self._url}: {spoken(error) or 'no answer in time'}") from error
         except (http.client.HTTPException, OSError, EOFError, ValueError) as error:
-            raise HttpFailed("broken", f"{self._url}: {type(error).__name__} {error}".strip()) from error
+            raise HttpFailed("broken", f"{self._url}: {type(error).__name__} {spoken(error)}".strip()) from error
 
     def close(self) -> None:
         self._channel.close()

@@ -68,6 +68,12 @@ class ChannelRefused(Exception):
         self.code, self.text = code, text
 
 
+def spoken(error: BaseException) -> str:
+    """The system's own words without Python's number: `Connection refused`, not `[Errno 111] Connection refused`."""
+    words = error.strerror if isinstance(error, OSError) else None
+    return words or str(error)
+
+
 class ChannelLate(Exception):
     """The server answered neither yes nor no in time."""
 
@@ -126,13 +132,13 @@ class Wire(paramiko.Transport):
             if refusal is not None:
                 raise ChannelRefused(*refusal) from None
             if not self.is_active():
-                raise EOFError(self.why_ended() or str(error)) from None
+                raise EOFError(self.why_ended() or spoken(error)) from None
             raise ChannelLate(str(error)) from None
 
     def why_ended(self) -> str:
         """The server's last words, or what the connection died of; empty when it just ended."""
         error = self.saved_exception
-        return self.farewell or (str(error) if error is not None else "")
+        return self.farewell or (spoken(error) if error is not None else "")
 
     def _next_channel(self) -> int:
         number = int(super()._next_channel())  # type: ignore[misc]

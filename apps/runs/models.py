@@ -90,6 +90,14 @@ class Reservation(models.Model):
         return f"{self.node} by {self.run}"
 
 
+def keep_while_active(collector: Any, field: Any, steps: Any, using: str) -> None:
+    """A node stays while a run is at work there; later its steps do without it (see Step.node_name)."""
+    at_work = steps.filter(run__state__in=ACTIVE)
+    if at_work.exists():
+        raise models.ProtectedError("a run is at work there", set(at_work))
+    models.SET_NULL(collector, field, steps, using)
+
+
 class Step(models.Model):
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -103,7 +111,7 @@ class Step(models.Model):
     stage = models.PositiveIntegerField()
     ordinal = models.PositiveIntegerField()
     key = models.CharField(max_length=120)
-    node = models.ForeignKey(Node, on_delete=models.PROTECT, null=True, related_name="+")
+    node = models.ForeignKey(Node, on_delete=keep_while_active, null=True, related_name="+")
     rank = models.IntegerField(null=True)
     title = models.CharField(max_length=300)
     kind = models.CharField(max_length=10)
@@ -123,6 +131,14 @@ class Step(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run_id} {self.key}"
+
+    @property
+    def node_name(self) -> str:
+        """Also of a node that was removed since: the stored plan says it."""
+        if self.node is not None:
+            return self.node.name
+        planned = (step for stage in self.run.plan.get("stages", ()) for step in stage["steps"])
+        return next((str(step["node"]) for step in planned if step["key"] == self.key), "")
 
 
 class Stream(models.Model):

@@ -139,7 +139,7 @@ def _field_of(reason: str, *, port: int) -> str:
     """Which field of a new node a person would correct. A door that is shut behind port 22 is more likely another machine's."""
     if reason.startswith("jump"):
         return "jump"
-    return "port" if reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT else "address"
+    return "port" if reason == "not_ssh" or (reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT) else "address"
 
 
 def rescan(actor: Actor, node: Node) -> Run:
@@ -405,7 +405,8 @@ def _start(
         Reservation.objects.create(node=node, run=run)
     if allows(actor.role, "clear"):
         deployments.remember_consents(actor, deployment, clear, reason=reason)
-    Deployment.objects.filter(pk=deployment.pk).update(observed={})
+    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed={}):
+        raise Refused("in_use", f"{deployment.name} is archived.", status=409, remedy="Bring it back first.")
     record(
         actor,
         f"deployment:{plan.story}",

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from django.conf import settings
-from django.db import close_old_connections, connection, transaction
+from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -36,6 +36,7 @@ from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
 
 log = logging.getLogger(__name__)
+AWAY = (OperationalError, InterfaceError)  # restarted, failed over, full or locked: no fault of a run
 OWNER = f"{socket.gethostname()}:{os.getpid()}"
 _pool: Pool | None = None
 _pool_lock = threading.Lock()
@@ -125,7 +126,11 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(timeout=5)
-        Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_token="", lease_until=None)
+        try:
+            Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_token="", lease_until=None)
+        except AWAY:
+            log.warning("the lease of run %s is left to its end", self.run_id, exc_info=True)
+            close_old_connections()
 
     def _renew(self) -> None:
         while not self._stop.wait(settings.LEASE_S / 3):
@@ -140,7 +145,7 @@ class Lease:
 
 
 def slice_of(run_id: int) -> str:
-    """Work on the run for settings.SLICE_S. Returns "again", "done" or "not ours"."""
+    """Work on the run for settings.SLICE_S. Returns "again", "done", "later" (when somebody finds it) or "not ours"."""
     token = claim(run_id)
     if token is None:
         return "not ours"
@@ -154,6 +159,11 @@ def slice_of(run_id: int) -> str:
         except LeaseLost:
             log.warning("run %s went to another worker", run_id)
             return "not ours"
+        except AWAY:
+            # As when a worker is killed: what was begun on nodes goes on there, and the reaper wakes the run.
+            log.warning("run %s waits: the database can't be used now", run_id, exc_info=True)
+            close_old_connections()
+            return "later"
         except Exception as bug:
             log.exception("run %s met a bug of ours", run_id)
             _internal(run_id, token, bug)

@@ -35,6 +35,7 @@ from apps.watch.models import Sighting
 
 log = logging.getLogger(__name__)
 LOOK_TIMEOUT_S = 12.0
+PATIENCE_S = LOOK_TIMEOUT_S + 20  # with the time that a connection may take; whoever is later did not answer
 WATCH = robot("watch")
 _looking: set[str] = set()  # names of nodes that a look is still stuck on: no pile-up
 _lock = threading.Lock()
@@ -61,19 +62,24 @@ def look() -> None:
             continue
         jobs = [rank.job_id for rank in ranks.get(node.name, []) if rank.job_id]
         futures[node.pk] = _threads.submit(_look_at, door, jobs)
-    wait_for(futures.values(), timeout=LOOK_TIMEOUT_S + 20)
+    wait_for(futures.values(), timeout=PATIENCE_S)
     seen: dict[str, NodeSeen] = {}
     for node in nodes:
         future = futures.get(node.pk)
-        if future is not None and future.done():
+        if future is not None:
             try:
-                found = _with_starters(node, future.result())
+                found = _with_starters(node, future.result()) if future.done() else _late(node)
                 _keep(node, found)
             except Exception:  # what one node says must not end the watch over the others
                 log.exception("the look at %s could not be kept", node.name)
                 continue
             seen[node.name] = found
     judge_all(seen)
+
+
+def _late(node: Node) -> NodeSeen:
+    evidence = f"{node.name}: no answer to the look within {PATIENCE_S:.0f} s"
+    return NodeSeen(node.name, time.time(), reason="ssh_timeout", evidence=evidence)
 
 
 def _look_at(door: Endpoint, jobs: Sequence[str]) -> NodeSeen:
@@ -157,7 +163,10 @@ def judge_all(seen: Mapping[str, NodeSeen]) -> None:
         attempt = newest_attempt(deployment)
         if attempt is None or attempt.story == "stop" or attempt.state != "succeeded":
             continue
-        _conclude(deployment.pk, judge(ranks, seen))
+        found = judge(ranks, seen)
+        if found.state == "serving" and not all(rank.node in seen for rank in ranks):
+            continue  # an earlier look still waits for a node: that is no proof that it answers
+        _conclude(deployment.pk, found)
 
 
 def _conclude(deployment_id: int, found: Conclusion) -> None:

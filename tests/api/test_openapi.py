@@ -105,7 +105,7 @@ def examples() -> list[tuple[str, str, str]]:
     found = []
     for line in DOCS.read_text().splitlines():
         if line.startswith("api "):
-            words = shlex.split(line.replace("$(uuidgen)", "uuid"))
+            words = shlex.split(line)
             method = words[words.index("-X") + 1] if "-X" in words else "GET"
             body = words[words.index("-d") + 1] if "-d" in words else ""
             address = next(word for word in words if word.startswith("$SPARKWEB"))

@@ -1,6 +1,6 @@
 """Workers under Ray print their prefix once and redraw the bar behind it with a bare carriage return."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.diagnosis.vllm import Reader
@@ -13,6 +13,7 @@ LOG = HEAD + SAID % 0 + WORKER + SAID % 1 + HEAD + BAR % 5 + b"\n" + WORKER + BA
 
 
 @given(st.lists(st.integers(0, len(LOG)), max_size=6))
+@settings(deadline=None)
 def test_each_rank_keeps_its_own_bar(cuts: list[int]) -> None:
     reader, start = Reader(), 0
     for cut in [*sorted(cuts), len(LOG)]:

@@ -29,7 +29,7 @@ DESIGNED = {
         "disk_full clock_skew driver_mismatch driver_too_old port_busy foreign_container does_not_fit "
         "memory_not_released oom_gpu oom_host ray_oom_killer os_floor_reached free_below_requested "
         "shm_too_small hub_auth hub_gated hub_missing model_path_missing manifest_mismatch ray_wrong_ip "
-        "ray_version_mismatch fabric_down bad_args unsupported_model image_arch image_too_old "
+        "ray_version_mismatch fabric_down not_ssh other_deployment bad_args unsupported_model image_arch image_too_old "
         "kernel_unsupported ptxas_too_old kv_too_small tp_indivisible cancelled superseded internal "
     ),
     TRANSIENT: "ssh_timeout ssh_refused no_route dns jump_unreachable jump_refused ssh_busy",

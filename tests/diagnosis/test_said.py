@@ -74,3 +74,18 @@ def test_what_carried_a_log_is_no_part_of_it(wanted: dict[str, Any], text: str, 
     assert (carried["kind"], failure.get("reason")) == (wanted["kind"], wanted["reason"])
     if failure:
         assert (failure["line_number"], failure["rank"]) == (wanted["line"], wanted.get("rank"))
+
+
+def test_a_command_is_told_without_its_secrets() -> None:
+    (reading,) = explain_all(
+        json.dumps({"command": "vllm serve m --api-key not-to-be-seen", "rc": 1, "stdout": "", "stderr": "x"}).encode()
+    )
+    assert "not-to-be-seen" not in json.dumps(as_json(reading))
+
+
+def test_numbers_count_outputs_and_names_tell_nodes_apart() -> None:
+    one, two = "# 1\nKilled\n", "# 2\nINFO:     Application startup complete.\n"
+    assert [reading.ready for reading in explain_all((one + two).encode())] == [False, True]
+    named = "# spark-a\nINFO:     Application startup complete.\n# spark-b\nbash: line 1: docker: command not found\n"
+    told = _told(named)
+    assert told["failure"]["reason"] == "docker_missing" and {"spark-a", "spark-b"} <= set(told["facts"])

@@ -329,6 +329,9 @@ class TestFirstRun:
             Client().post("/first-run", {"code": "WRONG", "name": "Ana", "password": PASSWORD})
         response = Client().post("/first-run", {"code": code, "name": "Ana", "password": PASSWORD})
         assert response.status_code == 422 and "Too many" in response.content.decode()
+        tried = [(one.action, one.outcome, one.actor_name, one.reason) for one in Entry.objects.all()]
+        assert tried and set(tried) == {("session:refused", "denied", "somebody", "a wrong setup code")}
+        assert len(tried) <= 6 and "WRONG" not in repr(list(Entry.objects.values()))
 
     def test_without_a_printed_code_nothing_works(self, db: None) -> None:
         assert Client().post("/first-run", {"code": "", "name": "Ana", "password": PASSWORD}).status_code == 422

@@ -211,3 +211,16 @@ def test_several_changes_are_all_told() -> None:
 def test_numbers_that_no_int_takes_are_no_answer(gate: dict[str, object], said: str) -> None:
     judged = judge(gate, said, 0)
     assert not judged.done and "can't be read" in judged.message
+
+
+def test_stages_of_a_pipeline_wait_for_the_gpus_that_ray_was_told_of() -> None:
+    """One tensor rank in each of two stages: two GPUs, as many as the nodes bring."""
+    spec = replace(qwen35(), tensor_parallel=1, arguments=("--pipeline-parallel-size", "2"))
+    plan = launch(spec, pair(), given=GIVEN)
+    [gate] = [
+        step.gate for stage in plan.stages for step in stage.steps if (step.gate or {}).get("name") == "ray_nodes"
+    ]
+    brought = [
+        text for stage in plan.stages for step in stage.steps for text in step.commands if "--num-gpus=1" in text
+    ]
+    assert gate["gpus"] == len(set(brought)) == 2

@@ -6,6 +6,7 @@ What changes by itself is told by the watch, which beat drives; nothing here cal
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from tests.real.conftest import full
 from tests.real.product import ARGUMENTS, ENVIRONMENT, HEAD, NAME, PORT, SECOND, Declined, Json, Product, waited
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+WHOLE = 'finish_reason":"length'  # of an answer that came to its end
 
 
 def prove(product: Product, run: Json, cluster: str) -> None:
@@ -30,21 +32,21 @@ def prove(product: Product, run: Json, cluster: str) -> None:
         assert f"0.0/2.0 GPU: {FABRIC}.11, {FABRIC}.12" in text
 
 
-def streamed(product: Product, act: Callable[[], object]) -> str:
-    """What a client reads of a long answer, while `act` happens after its first words."""
-    body = {"model": NAME, "stream": True, "max_tokens": 480, "ignore_eos": True}
+def cut_off(product: Product, act: Callable[[], object]) -> str:
+    """What a client reads last, who streams one long answer after the other until `act` has cut one off."""
+    body = {"model": NAME, "stream": True, "max_tokens": 400, "ignore_eos": True}
     body |= {"messages": [{"role": "user", "content": "hello"}]}
-    words = ["curl", "-sSN", "-m", "120", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    words += ["-o", "/tmp/streamed", f"http://127.0.0.1:{PORT}/v1/chat/completions"]
+    ask = 'curl -sSN -m 120 -o /tmp/streamed -H \'Content-Type: application/json\' -d "$1" "$2"'
+    again = f"while rm -f /tmp/streamed; {ask} && grep -q {shlex.quote(WHOLE)} /tmp/streamed; do :; done"
+    words = ["sh", "-c", again, "sh", json.dumps(body), f"http://127.0.0.1:{PORT}/v1/chat/completions"]
     inside = product.nodes.inside
-    inside(HEAD, "rm", "-f", "/tmp/streamed")
     client = threading.Thread(target=lambda: inside(HEAD, *words, check=False))
     client.start()
-    waited(lambda: "content" in inside(HEAD, "cat", "/tmp/streamed", check=False), 60)
+    waited(lambda: '"delta":{"content"' in inside(HEAD, "cat", "/tmp/streamed", check=False), 60)
     act()
-    client.join(150)
+    client.join(180)
     assert not client.is_alive(), "the client still waits"
-    return inside(HEAD, "cat", "/tmp/streamed")
+    return inside(HEAD, "cat", "/tmp/streamed", check=False)
 
 
 def test_both_nodes_tell_what_they_are(product: Product) -> None:
@@ -87,8 +89,8 @@ def test_the_main_job_over_ray(product: Product) -> None:
     product.becomes(tiny, "serving")
 
     worker = product.container(tiny, 1)
-    answer = streamed(product, lambda: nodes.inside(SECOND, "docker", "kill", worker))
-    assert 'finish_reason":"length' not in answer, "the answer is whole: it was over before the worker was killed"
+    answer = cut_off(product, lambda: nodes.inside(SECOND, "docker", "kill", worker))
+    assert WHOLE not in answer, answer[-2000:]
     assert f"rank 1 on {SECOND} is gone" in product.becomes(tiny, "degraded", "rank_lost")
 
     boots = {name: nodes.boot_id(name) for name in (SECOND, HEAD)}

@@ -196,10 +196,13 @@ def test_refused_and_unknown_names(openssh: OpenSsh, monkeypatch: pytest.MonkeyP
     endpoint = openssh.start("node").endpoint()
     with pytest.raises(CannotReach) as refused:
         connect(dataclasses.replace(endpoint, port=free_port()))
-    assert refused.value.reason == "ssh_refused" and "refused" in refused.value.evidence
+    assert refused.value.reason == "ssh_refused" and refused.value.evidence.endswith(": Connection refused")
     with pytest.raises(CannotReach) as name:
         connect(dataclasses.replace(endpoint, address="a" * 64))
-    assert name.value.reason == "dns"
+    assert name.value.reason == "dns" and "Errno" not in name.value.evidence
+    with pytest.raises(CannotReach) as name:
+        connect(dataclasses.replace(endpoint, address=f"{'a' * 64}.é"))
+    assert (name.value.reason, name.value.evidence) == ("dns", f"{'a' * 64}.é: not a valid host name")
 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
@@ -230,7 +233,7 @@ def test_no_route_and_silence_on_tcp(openssh: OpenSsh) -> None:
     [
         (b"", "ssh_busy", "banner"),
         (b"Exceeded MaxStartups\r\n", "ssh_busy", "Exceeded MaxStartups"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "ssh_refused", "HTTP/1.1 400"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not_ssh", "HTTP/1.1 400"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "ssh_busy", "key exchange"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
@@ -57,6 +58,20 @@ def test_something_that_is_not_ssh(worker):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         no = refused(port=silent.getsockname()[1])
     assert no.reason in ("ssh_busy", "ssh_timeout")
+
+
+def test_a_web_server_is_no_ssh_server(worker):
+    with socket.create_server(("127.0.0.1", 0)) as web:
+
+        def answer():
+            connection, _ = web.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        no = refused(port=web.getsockname()[1])
+    assert (no.reason, no.field) == ("not_ssh", "port")
+    assert "does not speak SSH" in no.detail and "HTTP/1.1 400" in no.evidence
 
 
 def test_dead_jump_host(worker, openssh):

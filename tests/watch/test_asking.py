@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from apps.audit.models import Entry
+from apps.facts.values import Container
 from apps.inventory.models import Node
 from apps.runs import settling
 from apps.runs.models import Run
 from apps.watch import looking
+from apps.watch.judging import NodeSeen
 from tests.web.conftest import browser_of
 from tests.web.seed import seed
 
@@ -41,3 +43,25 @@ def test_the_plan_page_says_that_its_facts_are_from_before_a_reboot() -> None:
     assert "before a reboot" not in browser.get(path).content.decode()
     Node.objects.update(boot_id="another")
     assert "before a reboot" in browser.get(path).content.decode()
+
+
+def test_looks_that_leave_a_silent_node_out_do_not_make_it_answer() -> None:
+    """While one look waits for a silent node the next ones see the other nodes only."""
+    serving = seed().serving
+    ranks = list(serving.ranks.select_related("node"))
+    both = {
+        rank.node.name: NodeSeen(
+            rank.node.name, 1.0, boot_id=rank.boot_id, containers=(Container(name=rank.container, state="running"),)
+        )
+        for rank in ranks
+    }
+    first, second = both
+    silent = {**both, second: NodeSeen(second, 1.0, reason="ssh_timeout", evidence="no answer")}
+    others = {first: both[first]}
+    said = []
+    for seen in (both, silent, others, silent, others, both):
+        looking.judge_all(seen)
+        serving.refresh_from_db()
+        said.append((serving.state, serving.reason))
+    away = ("unreachable", "ssh_timeout")
+    assert said == [("serving", None)] * 3 + [away] * 2 + [("serving", None)]

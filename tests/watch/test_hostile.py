@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -50,3 +51,22 @@ def test_names_that_no_database_takes_are_kept_readable(nodes: list[str], monkey
     body = Sighting.objects.get(node=Node.objects.get(name="bad")).body
     assert body["containers"][0]["name"] == "a\ufffd\ufffdb"
     assert json.dumps(body, ensure_ascii=False).encode()
+
+
+def test_a_look_that_does_not_end_is_no_answer(nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def looked(door: Endpoint, _: object) -> NodeSeen:
+        if door.name == "bad":
+            go_on.wait(60)
+        return NodeSeen(door.name, 1.0, boot_id="b")
+
+    monkeypatch.setattr(looking, "_look_at", looked)
+    monkeypatch.setattr(looking, "PATIENCE_S", 1.0)
+    try:
+        looking.look()
+    finally:
+        go_on.set()
+    bad = Node.objects.get(name="bad")
+    assert bad.unreachable_reason == "ssh_timeout" and "no answer to the look within 1 s" in bad.unreachable_evidence
+    assert Node.objects.get(name="good").unreachable_since is None

@@ -129,7 +129,7 @@ def launchers(sheet: Sheet) -> Iterator[Finding]:
     yield seen(
         "launchers_found",
         sheet,
-        f"{listed(places or [one.path for one in loose])} on {sheet.node} can start engines past sparkweb",
+        f"{listed(places or [one.path for one in loose])} on {sheet.node} can start engines without sparkweb",
         evidence="; ".join(
             [
                 *(

@@ -503,7 +503,7 @@ _ROWS = (
         "launchers_found",
         NOTE,
         "Launch scripts are there",
-        "Somebody can start an engine past sparkweb with them, or has: the watch will then say what replaced a deployment.",
+        "Somebody can start an engine with them, without sparkweb, or has: the watch will then say what replaced a deployment.",
         "Nothing to do; a deployment made of what they start leaves one place that knows what runs.",
     ),
     Known(

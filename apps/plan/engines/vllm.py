@@ -236,7 +236,7 @@ def _ray(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
                 _ray_nodes(
                     head,
                     [place.fabric.address if place.fabric else head_address for place in places],
-                    spec.tensor_parallel,
+                    sum(place.gpus for place in places),  # what the nodes were told to bring, whoever uses them
                 ),
             ),
         )

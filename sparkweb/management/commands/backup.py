@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from apps.audit import COMMAND_LINE, record
+from apps.audit.management.prepared import PreparedCommand
 from sparkweb.backing import BackupFailed, Manifest, backup
 
 STANDARD_OUTPUT = Path("-")
 
 
-class Command(BaseCommand):
+class Command(PreparedCommand):
+    needs_newest = False  # one makes a backup before an upgrade
     help = "Back up the database to FILE (- for standard output). The keys are left out, unless --with-keys FILE."
 
     def add_arguments(self, parser: CommandParser) -> None:

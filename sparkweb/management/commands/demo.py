@@ -50,13 +50,17 @@ class Command(BaseCommand):
         say, told = demo.Teller(self._write, started), outcome.unfinished("the demo was interrupted")
         stack = Stack(settings.VAR, host=settings.HOST, port=settings.PORT)
         try:
-            say("preparing the database")
+            say(f"preparing the database in {settings.VAR}")
             prepare_sound(with_redis=bool(env.text("REDIS_URL")))
+            say("starting web, worker, beat and Redis, and the machines to play on; a slow machine takes half a minute")
             stack.start()
             with self._world(options) as play:  # the machines start while the stack does
                 stack.wait_ready()
                 say(f"web, worker, beat and Redis run; state is kept in {settings.VAR}")
                 play(say, told)
+                told["seconds"] = round(
+                    time.monotonic() - started, 1
+                )  # from the command to here, whatever it was spent on
                 self._close(told, options)
         except KeyboardInterrupt:
             self.stderr.write("stopping …")
@@ -77,6 +81,11 @@ class Command(BaseCommand):
             self._write(f"\nThe dashboard: {settings.ORIGINS[0]}/")
             for role, link in demo.sign_in_links().items():
                 self._write(f"  sign in as {role}: {link}")
+            names = ", ".join(name for name, _ in demo.PEOPLE)
+            self._write(
+                f"Each link works once, and nobody has a password yet. A new one, for {names}: "
+                f"VAR={settings.VAR} PORT={settings.PORT} {settings.COMMAND} person link NAME"
+            )
             self._write("Ctrl-C stops everything.")
         self._write(json.dumps(told))
         if not options["once"]:

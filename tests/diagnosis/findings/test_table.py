@@ -405,7 +405,7 @@ def test_what_a_launcher_would_start_is_the_evidence() -> None:
         "/home/bob/spark-vllm-docker", "https://github.com/eugr/spark-vllm-docker.git", "main", "f" * 40, changed=2
     )
     found = read(one(launchers=(SCRIPT,), checkouts=(kit,)))["launchers_found"]
-    assert found.sentence == "spark-vllm-docker and /home/bob/run.sh on spark-1 can start engines past sparkweb"
+    assert found.sentence == "spark-vllm-docker and /home/bob/run.sh on spark-1 can start engines without sparkweb"
     assert "ffffffffffff, 2 files changed" in found.evidence
     assert "/home/bob/run.sh starts vllm: model a/b, image vllm-node, port 8000" in found.evidence
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from apps.audit import anchors
+from apps.audit.management.prepared import PreparedCommand
 from apps.audit.verifying import verify
 
 
-class Command(BaseCommand):
+class Command(PreparedCommand):
+    needs_newest = False  # the trail's own table is enough
     help = "Check the audit trail's hash chain, and against the heads noted before; prints one JSON object."
 
     def add_arguments(self, parser: ArgumentParser) -> None:

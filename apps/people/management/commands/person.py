@@ -7,15 +7,16 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from apps.audit.actor import COMMAND_LINE
+from apps.audit.management.prepared import PreparedCommand
 from apps.people import services
 from apps.people.models import User, name_key, tidy_name
 from apps.people.roles import ROLES
 
 
-class Command(BaseCommand):
+class Command(PreparedCommand):
     help = "Add people, list them, change their role, print a sign-in link, deactivate or reactivate them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -42,7 +43,7 @@ class Command(BaseCommand):
     def _person(self, name: str) -> int:
         found = User.objects.filter(name_key=name_key(tidy_name(name))).first()
         if found is None:
-            raise CommandError(f"There is no person {name!r}. See: manage.py person list")
+            raise CommandError(f"There is no person {name!r}. See: {settings.COMMAND} person list")
         return found.pk
 
     def _print_link(self, link: services.NewLink) -> None:

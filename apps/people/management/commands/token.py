@@ -6,14 +6,15 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 
 from apps.audit.actor import COMMAND_LINE
+from apps.audit.management.prepared import PreparedCommand
 from apps.people import services
 from apps.people.roles import ROLES
 
 
-class Command(BaseCommand):
+class Command(PreparedCommand):
     help = "Make an API token and print it. It is shown this once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
