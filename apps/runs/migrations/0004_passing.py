@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("runs", "0002_second_try"),
+        ("runs", "0003_removed_nodes"),
     ]
 
     operations = [
