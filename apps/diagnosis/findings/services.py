@@ -208,7 +208,8 @@ def owner_of(sheet: Sheet, listener: Listener) -> str:
     if unit is not None:
         return unit.name
     pid = f" (pid {listener.pid})" if listener.pid is not None else ""
-    return f"{process.starts.engine or 'an engine'}{pid}" if process else f"{listener.program}{pid}" if listener.program else ""
+    program = (process.starts.engine or "an engine") if process else listener.program
+    return f"{program}{pid}" if program else ""
 
 
 def _container_behind(sheet: Sheet, listener: Listener) -> Container | None:
