@@ -388,6 +388,7 @@ class Prepared:
     wrapped: tuple[Sign, ...]  # signs that begin here and may go on in the next lines
     exception: bool
     stamped: bool = False  # in the format of vLLM's own loggers
+    tagged: bool = False  # in the format of SGLang's
 
 
 # Lines that tell only whose they are: a process of vLLM printed them, or they name a file of the engine.
@@ -395,6 +396,9 @@ _OF_A_PROCESS = Prepared(Origin("Worker"), "", (), (), (), (), (), False)
 _OF_SGLANG = Prepared(NOBODY, "", (), (), (), (), (), False)
 _VLLM_STAMP = re.compile(
     r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,120}\.py:\d{1,5}\]"
+)
+_SGLANG_LINE = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
 )
 _NO_ERROR = re.compile(r"(?:\[[^\]]{0,60}\] ?)?(?:WARN|INFO|DEBUG)|.{0,38}WARNING")
 
@@ -430,8 +434,8 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
     exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
     if not (rules or signs or wrapped or in_section or exception):
         return None
-    stamped = _VLLM_STAMP.match(text) is not None
-    return Prepared(origin, text, found_bars, rules, in_section, signs, wrapped, exception, stamped)
+    stamped, tagged = _VLLM_STAMP.match(text) is not None, _SGLANG_LINE.match(text) is not None
+    return Prepared(origin, text, found_bars, rules, in_section, signs, wrapped, exception, stamped, tagged)
 
 
 def _matching(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
@@ -466,6 +470,9 @@ def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> Non
         _go_on(story, prepared.text)
     if prepared is _OF_SGLANG:
         story.votes["sglang"] += 1
+    if prepared.tagged:
+        story.votes["sglang"] += 4
+        story.marks["sglang"] = True
     if prepared.stamped or prepared.origin.process.startswith(_VLLM_PROCESSES):
         story.marks["vllm_process"] = True
     for rule, match in prepared.rules:

@@ -207,7 +207,7 @@ def _processes(old: tuple[EngineProcess, ...] | None, new: tuple[EngineProcess, 
     for was, now in _matched(sides[0], sides[1], lambda one: (one.pid, one.command)):
         one = now or was
         if one is not None and (was is None or now is None):
-            called = f"process {one.pid} ({one.starts.engine})"
+            called = f"process {one.pid} ({one.starts.engine or 'an engine'})"
             sentence = f"{called} of {one.user or 'an unknown user'} {'is new' if now else 'has ended'}"
             yield Change(
                 "processes", str(one.pid), sentence, was.command if was else None, now.command if now else None

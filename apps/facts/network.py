@@ -341,7 +341,7 @@ class AddressesFact(Fact):
 
     name = "addresses"
     reads = "ip -j addr (or ip -o addr, ip addr)"
-    timeout_s = 5
+    timeout_s = 10
     script = "ip -j addr 2>/dev/null || { ip -o link; ip -o addr; } 2>/dev/null || ip addr"
 
     @classmethod
@@ -355,7 +355,7 @@ class LinksFact(Fact):
 
     name = "links"
     reads = "/sys/class/net/* as `NAME<TAB>key=value<TAB>…`"
-    timeout_s = 5
+    timeout_s = 10
     script = r"""
 for path in /sys/class/net/*; do
   name=${path##*/}; [ -e "$path/mtu" ] || continue
@@ -381,7 +381,7 @@ class RoutesFact(Fact):
 
     name = "routes"
     reads = "ip route"
-    timeout_s = 5
+    timeout_s = 10
     script = "ip route; ip -6 route show default 2>/dev/null; :"
 
     @classmethod
@@ -421,7 +421,7 @@ class ListenersFact(Fact):
 
     name = "listeners"
     reads = "ss -H -ltnp (or netstat -ltnp)"
-    timeout_s = 5
+    timeout_s = 10
     script = "ss -H -ltnp 2>/dev/null || netstat -ltnp"
 
     @classmethod

@@ -198,25 +198,29 @@ class Product:
     # Runs
 
     def ended(self, run: int, seconds: float) -> Json:
+        """The run when it is over; where the product tries it again by itself, that second try when it is over."""
+
         def over() -> Json | None:
             now = dict(self.ask(f"runs/{run}"))
             return now if now["ended_at"] else None
 
-        return waited(over, seconds, lambda: f"{self.ask(f'runs/{run}')}\n{self.text(run)[-6000:]}")
+        made = waited(over, seconds, lambda: f"{self.ask(f'runs/{run}')}\n{self.text(run)[-6000:]}")
+        return self.ended(made["second_try"], seconds) if made["second_try"] else made
 
     def succeeded(self, run: int, seconds: float) -> Json:
         made = self.ended(run, seconds)
         assert (made["state"], made["reason"]) == ("succeeded", None), (
-            f"run {run}, a {made['story']}: {made['state']}, {made['reason']}: {made['evidence']}\n{self.text(run)[-6000:]}"
+            f"run {made['id']}, a {made['story']}: {made['state']}, {made['reason']}: {made['evidence']}\n"
+            f"{self.text(made['id'])[-6000:]}"
         )
         return made
 
     def failed(self, run: int, seconds: float) -> Json:
-        """An ended run that failed for a reason of the table, and not for a mistake of ours; the second try where there is one."""
+        """An ended run that failed for a reason of the table, and not for a mistake of ours."""
         made = self.ended(run, seconds)
-        told = (made["state"], made["reason"], made["evidence"], self.text(run)[-4000:])
+        told = (made["state"], made["reason"], made["evidence"], self.text(made["id"])[-4000:])
         assert made["state"] == "failed" and made["reason"] not in (None, "internal") and made["remedy"], told
-        return self.failed(made["second_try"], seconds) if made["second_try"] else made
+        return made
 
     def text(self, run: int) -> str:
         """All stored lines."""

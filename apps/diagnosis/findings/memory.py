@@ -42,7 +42,7 @@ def _said(sheet: Sheet, one: Holder) -> str:
     if one.kind != "process":
         return one.name
     known = next((each for each in sheet.processes or () if str(each.pid) == one.name), None)
-    if known is None:
+    if known is None or known.starts.engine is None:
         return f"process {one.name}"
     return f"{known.starts.engine} process {one.name}{f' of {known.user}' if known.user else ''}"
 

@@ -183,7 +183,7 @@ def _engine_behind(sheet: Sheet, listener: Listener) -> str:
         return ""
     if process is not None and process.starts.engine == "ray":
         return ""
-    told = f"{process.starts.engine} process {process.pid}" if process else listener.program or ""
+    told = f"{process.starts.engine or 'engine'} process {process.pid}" if process else listener.program or ""
     return container.name if container else unit.name if unit else told
 
 
@@ -208,7 +208,8 @@ def owner_of(sheet: Sheet, listener: Listener) -> str:
     if unit is not None:
         return unit.name
     pid = f" (pid {listener.pid})" if listener.pid is not None else ""
-    return f"{process.starts.engine}{pid}" if process else f"{listener.program}{pid}" if listener.program else ""
+    program = (process.starts.engine or "an engine") if process else listener.program
+    return f"{program}{pid}" if program else ""
 
 
 def _container_behind(sheet: Sheet, listener: Listener) -> Container | None:

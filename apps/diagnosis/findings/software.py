@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from apps.diagnosis.findings.finding import Finding, listed, seen
+from apps.diagnosis.findings.finding import Finding, listed, seen, verb
 from apps.diagnosis.findings.table import NOTE
 from apps.diagnosis.findings.versions import capability, cuda_wanted, has_code, model_type, spoken, too_old
+from apps.facts.processes import words_of
 from apps.facts.sheet import Sheet
 from apps.facts.values import Image, ModelFolder, Software
 
@@ -173,34 +174,58 @@ def image_too_old(sheet: Sheet, where: str, vllm: str, kind: str, *, model: str 
 
 
 def _models(sheet: Sheet, wanted: Wanted | None) -> Iterator[Finding]:
-    """Every model against every vLLM that could load it; one finding an image, whatever number of containers has it."""
+    """Models against the vLLM that is asked to serve them. What is old for the same models is one finding, whatever
+    number of images and containers has it."""
     mine = [
         one for one in sheet.models or () if wanted is None or one.path.rstrip("/") == wanted.model_path.rstrip("/")
     ]
-    places: dict[tuple[str, str], list[Software]] = {}
+    groups: dict[tuple[str, ...], list[Software]] = {}
     for one in _software(sheet, wanted):
-        if one.versions.get("vllm"):
-            places.setdefault((one.versions["vllm"], one.image_id or one.where), []).append(one)
-    for (vllm, _), same in places.items():
-        old = [model for model in mine if too_old(vllm, model_type(model))]
-        if not old:
-            continue
-        where = listed(dict.fromkeys(map(_spoken_where, same)))
-        kinds = sorted({model_type(model) for model in old})
-        first = max(filter(None, (too_old(vllm, kind) for kind in kinds)))
+        vllm = one.versions.get("vllm")
+        old = [
+            model.path
+            for model in mine
+            if vllm and too_old(vllm, model_type(model)) and _asked(sheet, one, model, wanted)
+        ]
+        if old:
+            groups.setdefault(tuple(old), []).append(one)
+    for paths, places in groups.items():
+        old_for = [model for model in mine if model.path in paths]
+        kinds = sorted({model_type(model) for model in old_for})
+        versions = list(dict.fromkeys(one.versions["vllm"] for one in places))
+        first = max(filter(None, (too_old(vllm, kind) for vllm in versions for kind in kinds)))
+        where = listed(f"vLLM {vllm} in {_where(places, vllm, wanted)}" for vllm in versions)
         yield seen(
             "image_too_old",
             sheet,
-            f"vLLM {vllm} in {where} on {sheet.node} is too old for {listed(map(_called, old))}",
-            severity=NOTE if wanted is None and _another_can(sheet, old) else "",
+            f"{where} on {sheet.node} {verb(len(versions), 'is', 'are')} too old for {listed(map(_called, old_for))}",
             meaning=f"The engine will most likely say that the architecture ({', '.join(kinds)}) is not supported.",
             remedy=f"Use an image with vLLM {spoken(first)} or newer.",
-            evidence=f"{', '.join(one.where for one in same)}: vllm {vllm}",
+            evidence=", ".join(f"{one.where}: vllm {one.versions['vllm']}" for one in places),
             section="software",
-            vllm=vllm,
+            vllm=versions[0],
             vllm_wanted=spoken(first),
             model_types=kinds,
         )
+
+
+def _asked(sheet: Sheet, one: Software, model: ModelFolder, wanted: Wanted | None) -> bool:
+    """Whether it is this vLLM that would serve the model: a deployment says so, or the command of its container does.
+    Of what lies there, only where nothing else on the node could."""
+    if wanted is not None:
+        return True
+    if not one.where.startswith("container:"):
+        return not _another_can(sheet, [model])
+    name = name_of(one.where)
+    told = {word for each in sheet.containers or () if each.name == name for word in words_of(each.command or "")}
+    told |= {each.starts.model for each in sheet.processes or () if each.container == name and each.starts.model}
+    return bool(told & {model.path, model.path.rstrip("/"), model.name})
+
+
+def _where(places: list[Software], vllm: str, wanted: Wanted | None) -> str:
+    if wanted is not None and wanted.image and wanted.runtime != "process":
+        return f"image {wanted.image}"  # whatever containers happen to have it
+    return listed(dict.fromkeys(_spoken_where(one) for one in places if one.versions["vllm"] == vllm))
 
 
 def _spoken_where(one: Software) -> str:

@@ -40,11 +40,6 @@ def test_the_story() -> None:
             "Port 8000 (vllm_node) and port 9000 (vllm-proxy.service) of spark-1a32 answer on all interfaces, and no key "
             "was seen",
         ),
-        (
-            "note",
-            "image_too_old",
-            "vLLM 0.14.0rc2.dev262 in image vllm-node on spark-1a32 is too old for Qwen3.5-122B-A10B-FP8",
-        ),
         ("note", "no_internet", "spark-5be3 has no internet"),
         ("note", "fabric_port_unused", "roceP2p1s0f1 and rocep1s0f1 on spark-1a32 have no link"),
         ("note", "fabric_port_unused", "roceP2p1s0f1 and rocep1s0f1 on spark-5be3 have no link"),

@@ -460,18 +460,48 @@ def test_what_nobody_asked_for_is_a_note() -> None:
     assert read((sheets, SPEC))["image_arch"].severity == "bad"
 
 
-def test_an_old_image_beside_a_new_one_is_a_note() -> None:
+def too_old(sheets: Any, **how: Any) -> list[tuple[str, str]]:
+    return [(one.severity, one.sentence) for one in findings(sheets, **how) if one.name == "image_too_old"]
+
+
+def test_an_old_image_counts_where_nothing_newer_is_there() -> None:
     new = replace(VLLM, where="image:new", versions={"vllm": "0.17.1"}, image_id="sha256:new")
-    assert read(one(software=(VLLM,)))["image_too_old"].severity == "warn"
-    assert read(one(software=(VLLM, new)))["image_too_old"].severity == "note"
+    assert [severity for severity, _ in too_old(one(software=(VLLM,)))] == ["warn"]
+    assert too_old(one(software=(VLLM, new))) == []
+    assert len(too_old(one(images=(OLD_IMAGE,), software=(VLLM, new)), spec=SPEC)) == 1  # a recipe asks for it
 
 
-def test_an_old_image_is_told_once_for_all_its_containers() -> None:
-    inside = [replace(VLLM, where=f"container:{name}") for name in ("chat", "embed")]
-    found = [each for each in findings(one(software=tuple(inside))) if each.name == "image_too_old"]
-    assert [each.sentence for each in found] == [
-        "vLLM 0.14.0rc2 in container chat and container embed on spark-1 is too old for Qwen3.5-122B-A10B-FP8"
+def test_a_container_counts_for_the_model_that_it_was_told_to_serve() -> None:
+    inside = tuple(replace(VLLM, where=f"container:{name}") for name in ("chat", "embed", "rank"))
+    model = made.MODEL.path
+    told = (
+        Container("chat", state="running", command=f"vllm serve {model} --port 8000"),
+        Container("embed", state="running", command="vllm serve /models/embedder"),
+        Container("rank", state="running", command="ray start --block"),
+    )
+    name = "Qwen3.5-122B-A10B-FP8"
+    assert too_old(one(software=inside, containers=told)) == [
+        ("warn", f"vLLM 0.14.0rc2 in container chat on spark-1 is too old for {name}")
     ]
+    process = EngineProcess(7, Starts("vllm", model), container="rank")
+    assert too_old(one(software=inside, containers=told[1:], processes=(process,))) == [
+        ("warn", f"vLLM 0.14.0rc2 in container rank on spark-1 is too old for {name}")
+    ]
+
+
+def test_what_is_old_for_the_same_models_is_told_once() -> None:
+    other = replace(VLLM, where="image:older", versions={"vllm": "0.11.0"}, image_id="sha256:older")
+    again = replace(VLLM, where="venv:/opt/vllm", image_id=None)
+    assert too_old(one(software=(VLLM, other, again))) == [
+        (
+            "warn",
+            "vLLM 0.14.0rc2 in image old and /opt/vllm and vLLM 0.11.0 in image older on spark-1 are too old for "
+            "Qwen3.5-122B-A10B-FP8",
+        )
+    ]
+    inside = replace(VLLM, where="container:embed")
+    ((_, sentence),) = too_old(one(images=(OLD_IMAGE,), software=(VLLM, inside)), spec=SPEC)
+    assert "in image old:latest on" in sentence and "embed" not in sentence
 
 
 def test_only_the_nodes_of_the_spec() -> None:
