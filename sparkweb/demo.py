@@ -313,7 +313,7 @@ def play(lab: LabProcess, say: Teller, told: dict[str, Any]) -> None:
         editor, name="qwen3.5-122b", recipe="qwen3.5-122b-a10b-fp8", nodes=["spark-1a32", "spark-5be3"]
     )
     told.update(deployment=deployment.pk, url=page_of(deployment))
-    need(wait_for_run(services.probe(operator, [head, second]), say))
+    _probe_whole(operator, head, second, say)
     for node in (head, second):
         sheet = inventory.latest_sheet(node)
         if (
@@ -335,13 +335,19 @@ def play(lab: LabProcess, say: Teller, told: dict[str, Any]) -> None:
     say("both Sparks reboot")
     lab.command("reboot", "all")
     was = _wait_until_lost(deployment, say)
-    for _ in range(6):  # a plan made while the old stack is half up would not know all that is coming
-        need(wait_for_run(services.probe(operator, [head, second]), say))
-        sheet = inventory.latest_sheet(head)
-        if sheet is not None and len([c for c in sheet.containers or () if c.state == "running"]) >= OLD_STACK:
-            break
-        time.sleep(2)
+    _probe_whole(operator, head, second, say)
     _play_relaunch(operator, deployment, say, told, was=was)
+
+
+def _probe_whole(who: Actor, head: Node, second: Node, say: Teller) -> None:
+    """Probe until all that the plan rests on was answered and the old stack is up as a whole: a busy machine answers late."""
+    for _ in range(6):
+        need(wait_for_run(services.probe(who, [head, second]), say))
+        sheets = [inventory.latest_sheet(node) for node in (head, second)]
+        stack = [one for one in (sheets[0].containers if sheets[0] else None) or () if one.state == "running"]
+        if len(stack) >= OLD_STACK and all(sheet and sheet.interfaces and sheet.models for sheet in sheets):
+            return
+        time.sleep(2)
 
 
 def _play_relaunch(who: Actor, deployment: Deployment, say: Teller, told: dict[str, Any], *, was: str) -> None:

@@ -337,3 +337,8 @@ def test_environment_stays_per_node_when_interfaces_differ() -> None:
     assert "NCCL_SOCKET_IFNAME=enp1s0f0np0" in steps["cluster.ray-head.spark-1a32"].script
     assert "NCCL_SOCKET_IFNAME" in steps["serve.kept-per-node.spark-1a32"].script
     assert "ray_non_carry_over_env_vars.json" in steps["serve.kept-per-node.spark-1a32"].script
+
+
+def test_addresses_that_were_not_read_are_not_called_missing() -> None:
+    plan = launch(qwen35(), with_head(interfaces=None), given=GIVEN)
+    assert [(problem.name, problem.node) for problem in plan.refused] == [("addresses_unknown", "spark-1a32")]

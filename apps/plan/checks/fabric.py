@@ -17,6 +17,10 @@ def check(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
     """Nothing for a single node."""
     if len(sheets) < 2:
         return
+    unread = [sheet.node for sheet in sheets if sheet.interfaces is None]
+    if unread:
+        yield from (_unread(node) for node in unread)
+        return
     found: list[Fabric] = []
     for sheet in sheets:
         place = fabric_address(sheet, [other for other in sheets if other is not sheet])
@@ -33,6 +37,17 @@ def check(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
             f"Fabric {where}",
             evidence=", ".join(f"{sheet.node} {place.interface}" for sheet, place in zip(sheets, found, strict=True)),
         )
+
+
+def _unread(node: str) -> Problem:
+    return Problem(
+        name="addresses_unknown",
+        severity="stop",
+        title=f"The addresses of {node} could not be read",
+        node=node,
+        meaning="The last probe got no answer to this in time, so nobody knows yet whether the fabric is up.",
+        remedy=f"Probe {node} again; it may have been busy or still starting.",
+    )
 
 
 def _quality(sheet: Sheet, place: Fabric) -> Iterator[Finding]:
