@@ -12,6 +12,7 @@ from apps.diagnosis.findings.holders import discrete, holders
 from apps.facts.sheet import Sheet
 from apps.facts.values import ModelFolder
 from apps.plan import kvcache
+from apps.plan.checks.others import of_holders
 from apps.plan.preflight import find_model
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Bar, Fit
@@ -38,6 +39,7 @@ class Room:
     claim: int | None  # what the engine will ask for; None where it takes what it needs
     floor: int
     unified: bool
+    others: tuple[str, ...] = ()  # other deployments of ours that hold some of it: they are stopped, not cleared
 
     @property
     def after(self) -> int:
@@ -125,6 +127,10 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
         return None
     consented = {(one.kind, one.name) for one in given.clear if one.node == sheet.node}
     own = freed = freeable = 0
+    theirs = of_holders(sheet, given)
+    names = [
+        theirs[one.kind, one.name].name for one in holders(sheet, given.deployment) if (one.kind, one.name) in theirs
+    ]
     for holder in holders(sheet, given.deployment):
         if holder.own:
             own += holder.bytes
@@ -141,6 +147,7 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
         claim_bytes(spec, sheet),
         floor,
         not discrete(sheet),
+        tuple(dict.fromkeys(names)),
     )
 
 
@@ -282,7 +289,10 @@ def _sentence(
     said = [f"{_size(size)} of KV cache{each} holds {_many(tokens)} tokens: {count} of {length:,}."]
     if short:
         need = ", ".join(f"{(_wanted(room, load) - room.after) / GIB:.1f} GiB on {room.node}" for room in short)
-        said.insert(0, f"Fits once {need} is cleared.")
+        others = dict.fromkeys(name for room in short for name in room.others)
+        said.insert(
+            0, f"Fits once {need} is free: stop {', '.join(others)}." if others else f"Fits once {need} is cleared."
+        )
     elif any(room.freed for room in rooms):
         said.insert(0, f"Fits after clearing {sum(room.freed for room in rooms) / GIB:.1f} GiB.")
     else:

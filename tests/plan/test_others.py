@@ -49,6 +49,8 @@ def test_who_serves_here_is_named_with_all_that_it_holds_and_offered_for_nothing
     assert found.meaning == "It has 99.7 GiB of memory and port 6379. Nothing of it is stopped from here."
     assert found.remedy == "Stop qwen3.5-122b first, or choose other nodes."
     assert found.clear == ()
+    fit = planned(WANTED, on_head(RANK), SERVING).fit
+    assert fit is not None and "GiB on spark-1a32 is free: stop qwen3.5-122b." in fit.sentence
 
 
 def test_the_same_container_name_and_port_are_its_too() -> None:
