@@ -31,6 +31,8 @@ ROUND_S = 0.4  # between two looks
 GIVE_UP_S = 1800.0  # a node with a job of ours on it is looked for this long
 AWAY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # then every 15 s
 PROBE_TIMEOUT_S = 60.0
+PROBE_TRIES = 3  # of a node that was too busy to answer something that plans rest on
+NEEDED = ("machine", "memory", "gpu-query", "docker", "containers", "images", "addresses", "fabric", "models")
 LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
@@ -449,6 +451,12 @@ class Executor:
         self.journal.sheet(step.node, sheet)
         if sheet.killed is not None:
             self.killed_before[step.node] = {(victim.process or "", victim.pid) for victim in sheet.killed}
+        late = [name for name in NEEDED if name in sheet.evidence and sheet.evidence[name].timed_out]
+        tries = self.journal.recall(step.key, "tries", 0) + 1
+        self.journal.remember(step.key, "tries", tries)
+        if late and tries < PROBE_TRIES:
+            self._say(step, f"{step.node} gave no answer in time about {', '.join(late)}; asking again")
+            return
         if not step.gate:
             self.journal.finish(step.key, "succeeded", note="sheet stored")
             return

@@ -278,7 +278,7 @@ def describe_deployment(admin: Person) -> None:
     admin.presses("Save and look at the plan")
     admin.sees("What will run")
     for node in (HEAD, SECOND):
-        commands = page.locator(".plan-stage", has_text=node).locator(".code").all_inner_texts()
+        commands = page.locator(".plan-stage", has_text=node).locator(".code").all_text_contents()
         assert any("docker run" in text for text in commands), node
     admin.expect(page.locator("#what-head + span code")).to_contain_text(re.compile(r"plan [0-9a-f]{7} · \d+ steps"))
     admin.sees("Before it can start")

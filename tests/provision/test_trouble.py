@@ -110,9 +110,7 @@ def test_what_somebody_changed_since_is_not_put_back(pair):
     back = pair.restored()
     assert (back.state, back.reason) == ("failed", "changed_since"), back.evidence
     assert file.read_text().endswith("# mine\n")
-    assert inventory.latest_sheet(
-        pair.second
-    ).setup.ntp  # undone newest first: nothing before it was touched, or all of it
+    assert not inventory.latest_sheet(pair.second).setup.ntp  # undone newest first: the clock was put back by then
     file.unlink()
     assert pair.restored().state == "succeeded"
 
