@@ -150,7 +150,8 @@ def _copy_sqlite(member: Path, snapshot: str) -> None:
     try:
         connection.connection.backup(copy, pages=-1)
         copy.execute("PRAGMA journal_mode=DELETE")
-        for table in FORGOTTEN:
+        there = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for table in there & set(FORGOTTEN):  # a database of an earlier release lacks some
             copy.execute(f"DELETE FROM {table}")  # noqa: S608 - a constant
         copy.commit()
         copy.execute("VACUUM")  # what was deleted is gone from the file too
