@@ -163,6 +163,7 @@ def test_two_workers_doubled_messages_and_a_killed_redis_are_harmless(site: Site
         second = subprocess.Popen([PYTHON, "-m", *more], cwd=BASE, env=stack.environment, stdout=log, stderr=log)
     try:
         until(lambda: stack.rows("select 1 from runs_workerbeat where name like ?", f"%:{second.pid}"), 60, stack.said)
+        site.succeeded(site.begin("stop"))
         run = site.begin("relaunch")
         _send_twenty(stack, run)
         until(lambda: site.done(run) >= 3, 90, stack.said, pause=0.3)

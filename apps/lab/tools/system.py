@@ -508,12 +508,15 @@ async def timedatectl(call: Call) -> int:
     return 0
 
 
+FIRST_KERNEL_LINE = "Booting Linux on physical CPU 0x0000000000 [0x410fd870]"
+
+
 @tool("dmesg")
 async def dmesg(call: Call) -> int:
     if not call.root:
         return await call.fail("dmesg: read kernel buffer failed: Operation not permitted\n", 1)
     await call.out(
-        "[    0.000000] Booting Linux on physical CPU 0x0000000000 [0x410fd870]\n"
+        f"[    0.000000] {FIRST_KERNEL_LINE}\n"
         + "".join(f"[{at:12.6f}] {line}\n" for at, line in call.node.kernel_lines)
     )
     return 0
@@ -549,7 +552,8 @@ async def journalctl(call: Call) -> int:
     units = [unit if "." in unit else unit + ".service" for unit in units]
     lines = []
     if kernel or not units:
-        lines += [(node.booted + at, f"{node.name} kernel: {text}") for at, text in node.kernel_lines]
+        kernel_lines = [(0.0, FIRST_KERNEL_LINE), *node.kernel_lines]
+        lines += [(node.booted + at, f"{node.name} kernel: {text}") for at, text in kernel_lines]
     if not kernel:
         lines += [(at, f"{node.name} {text}") for at, unit, text in node.journal if not units or unit in units]
     lines.sort(key=lambda line: line[0])
