@@ -59,10 +59,10 @@ class Site:
         """Shards that the slowest rank has loaded."""
         return min((row["done"] or 0 for row in self.run(run)["ranks"]), default=0)
 
-    def succeeded(self, run: int, seconds: float = 150.0) -> None:
+    def succeeded(self, run: int, seconds: float = 150.0, *, then: str = "serving") -> None:
         until(lambda: self.run(run)["state"] in OVER, seconds, self.stack.said, pause=0.5)
         assert self.run(run)["state"] == "succeeded", (self.run(run), self.stack.said())
-        assert self.need(f"deployments/{self.deployment}")["state"] == "serving"
+        assert self.need(f"deployments/{self.deployment}")["state"] == then
 
     def nothing_lost_or_doubled(self, run: int) -> None:
         """What is stored of each job is what the job wrote on its node, byte for byte; line numbers have no gap."""
@@ -163,7 +163,7 @@ def test_two_workers_doubled_messages_and_a_killed_redis_are_harmless(site: Site
         second = subprocess.Popen([PYTHON, "-m", *more], cwd=BASE, env=stack.environment, stdout=log, stderr=log)
     try:
         until(lambda: stack.rows("select 1 from runs_workerbeat where name like ?", f"%:{second.pid}"), 60, stack.said)
-        site.succeeded(site.begin("stop"))
+        site.succeeded(site.begin("stop"), then="stopped")
         run = site.begin("relaunch")
         _send_twenty(stack, run)
         until(lambda: site.done(run) >= 3, 90, stack.said, pause=0.3)
