@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,8 +54,12 @@ class Installation:
         assert "Traceback" not in said, said
         return done
 
+    def printed(self, *words: str) -> str:
+        """What the command answers, without what it says aside."""
+        return self._done(*words).stdout.strip()
+
     def python(self, code: str) -> str:
-        return self._done("shell", "-v", "0", "-c", code).stdout.strip()
+        return self.printed("shell", "-v", "0", "-c", code)
 
 
 class Databases:
@@ -65,8 +70,7 @@ class Databases:
         self.made: list[str] = []
 
     def empty(self, name: str, template: str = "template1") -> Installation:
-        found = Installation(self.folder / name)
-        found.folder.mkdir()
+        found = Installation(Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)))  # a test may be tried again
         if self.kind == "postgresql":
             database = f"backup_{uuid.uuid4().hex[:12]}"
             _on_server(f"CREATE DATABASE {database} TEMPLATE {template}")

@@ -73,7 +73,7 @@ def test_a_database_that_is_away_is_said_and_comes_back(
     place.settings |= {"PORT": str(port), "REDIS_URL": redis_url, "DATABASE_URL": through}
     place.manage("serve", "prepare")
     place.manage("person", "add", "Ana", "--role", "admin")
-    token = place.manage("token", "robot", "--role", "viewer").split()[-1]
+    token = place.printed("token", "robot", "--role", "viewer")
     with served(place, tmp_path / "log"), _browser(port) as anyone:
         bearer = {"Authorization": f"Bearer {token}"}
         assert anyone.get("/api/v1/nodes", headers=bearer).status_code == 200
