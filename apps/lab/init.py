@@ -61,7 +61,8 @@ def build_root(root: str, runtime: str, files: str) -> None:
         bind("/usr/lib64", f"{root}/usr/lib64", read_only=True)
     if os.path.exists(f"{root}/usr/lib/os-release"):
         bind(f"{root}/etc/os-release", f"{root}/usr/lib/os-release", read_only=True)
-    mount("tmpfs", f"{root}/dev", "tmpfs", 0, "size=1m,mode=755")
+    # Room for /dev/shm too, where probes work: on a Spark it is half of the memory.
+    mount("tmpfs", f"{root}/dev", "tmpfs", 0, "size=256m,mode=755")
     for name in ("null", "zero", "full", "random", "urandom", "tty"):
         with open(f"{root}/dev/{name}", "w"):
             pass
