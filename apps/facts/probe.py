@@ -92,9 +92,11 @@ SPARKWEB_LOCALE=${LC_ALL:-${LANG:-}}; LC_ALL=C; LANG=C; TERM=dumb; PATH=$PATH:/u
 export SPARKWEB_LOCALE LC_ALL LANG TERM PATH
 umask 077; work=; jobs=; watch=
 for place in /dev/shm "${TMPDIR:-/tmp}" "$HOME"; do
-  [ -d "$place" ] && [ -w "$place" ] && work=$(mktemp -d "$place/sparkweb.XXXXXXXX" 2>/dev/null) && break
+  [ -d "$place" ] && [ -w "$place" ] && work=$(mktemp -d "$place/sparkweb.XXXXXXXX" 2>/dev/null) || continue
+  head -c 4194304 /dev/zero >"$work/room" 2>/dev/null && rm "$work/room" && break
+  rm -rf "$work"; work=
 done
-[ -n "$work" ] || { printf '\n%s failed no folder to write to\n' "$nonce"; exit 73; }
+[ -n "$work" ] || { printf '\n%s failed no folder with room to write to\n' "$nonce"; exit 73; }
 trap 'trap - EXIT; kill $watch $jobs 2>/dev/null; cd /; rm -rf "$work"' EXIT
 trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 141' PIPE; trap 'exit 143' TERM
 cd "$work" && mkfifo done && exec 9<>done || exit 73

@@ -85,7 +85,21 @@ def test_a_hanging_section_delays_only_itself(
 ) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("sh", "sleep", "mktemp", "mkfifo", "cat", "rm", "wc", "mv", "date", "busybox", "timeout", "setsid"):
+    for name in (
+        "sh",
+        "sleep",
+        "mktemp",
+        "mkfifo",
+        "cat",
+        "head",
+        "rm",
+        "wc",
+        "mv",
+        "date",
+        "busybox",
+        "timeout",
+        "setsid",
+    ):
         if name not in without and shutil.which(name):
             (tools / name).symlink_to(os.path.realpath(shutil.which(name) or ""))
     text = with_facts(
@@ -234,3 +248,12 @@ def test_a_parser_that_fails_costs_only_its_own_value(monkeypatch: pytest.Monkey
     sheet = probe.sheet_from("x", 0.0, sections)
     assert sheet.memory is None and sheet.machine is not None and sheet.machine.hostname == "spark-1a32"
     assert sheet.evidence["memory"].stdout == "MemTotal: 1 kB"
+
+
+def test_a_place_without_room_is_not_worked_in() -> None:
+    """A full tmpfs takes files and keeps them empty: answers would be lost without a word."""
+    text = probe.script(["memory"], nonce=NONCE).replace("/dev/shm", "/nowhere").replace('"${TMPDIR:-/tmp}"', "/dev")
+    assert "head -c" in text
+    full = text.replace('>"$work/room"', ">/dev/full")
+    done = subprocess.run(["/bin/sh", "-s"], input=full.encode(), capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout.decode().strip()) == (73, f"{NONCE} failed no folder with room to write to")
