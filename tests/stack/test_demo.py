@@ -42,6 +42,15 @@ def is_good(told: dict[str, Any], stack: Started) -> None:
         assert stack.rows("select state from runs_run where id = ?", run) == [("succeeded",)]
 
 
+def loaded(stack, run: int) -> dict[str, tuple[int, int]]:
+    """Per rank, the shards that the log told of and how many there are, as stored at the end."""
+    ((told,),) = stack.rows(
+        "select progress from runs_step where run_id = ? and key = ?", run, "serve.engine.spark-1a32"
+    )
+    ranks = (json.loads(told) if isinstance(told, str) else told)["ranks"]
+    return {rank: (seen["done"], seen["total"]) for rank, seen in ranks.items()}
+
+
 def test_two_copies_at_once_and_again_on_an_old_var(start, tmp_path):
     """The first copy over make, as a person types it."""
     if shutil.which("make") is None:
@@ -53,6 +62,7 @@ def test_two_copies_at_once_and_again_on_an_old_var(start, tmp_path):
         is_good(last(copy), copy)
         copy.all_gone()
     assert "/7" in one.out.partition("shards ")[2][:6], "the load was not followed shard by shard"
+    assert loaded(one, last(one)["run"]) == {"0": (7, 7), "1": (7, 7)}
     labs = [json.loads((copy.var / "lab" / "lab.json").read_text()) for copy in (one, two)]
     ports = [{node["port"] for node in lab["nodes"].values()} for lab in labs]
     assert len(ports[0] | ports[1]) == 4
