@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan c86f887ba1e2e8f8c7883250428b029d4ea59c1b28a58b2cb92a45f2dd8a4923
+# plan 57db9eda92f14e6107ae19f55815246f524f6f9b08e9ffe53846314fcd5489c9
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
@@ -156,16 +156,26 @@ docker run -d --name vllm-qwen35-r1 --gpus all --network host --ipc host --devic
 # Follow the log of vllm-qwen35-r1 [serve]
 (
 set -eu
-docker logs --follow vllm-qwen35-r1 2>&1 || :
-code=$(docker inspect --type container --format '{{.State.ExitCode}}' vllm-qwen35-r1 2>/dev/null) || code=
-case "$code" in
-'')
-exit 143
-;;
-*)
-exit "$code"
-;;
-esac
+since= pause=1
+while :; do
+  began=$(date +%s)
+  docker logs --follow ${since:+--since "$since"} vllm-qwen35-r1 2>&1 || :
+  now=$(date +%s)
+  if [ $((now - began)) -gt 10 ]; then since=$((now - 10)) pause=1; fi
+  tries=0
+  while state=$(docker inspect --type container --format '{{.State.Status}} {{.State.ExitCode}}' vllm-qwen35-r1 2>/dev/null) || state=; [ -z "$state" ] && ! docker version >/dev/null 2>&1 && [ $tries -lt 300 ]; do
+    tries=$((tries + 1))
+    sleep 2
+  done
+  case "$state" in
+  running*|paused*|restarting*) ;;
+  '') exit 143 ;;
+  *) exit "${state#* }" ;;
+  esac
+  if [ $pause -eq 1 ]; then printf '%s\n' 'sparkweb: docker logs ended although vllm-qwen35-r1 runs; read again, lines of the 10 s before may stand twice'; fi
+  sleep $pause
+  pause=$((pause < 60 ? pause * 2 : 60))
+done
 ) || exit $?
 # Wait until vllm-qwen35-r1 runs [wait]: goes on when Docker says running
 # repeat this until it is so
