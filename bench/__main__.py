@@ -9,11 +9,15 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import probe
+from bench import logs, probe
 from bench.measure import CannotMeasure, Figures, machine
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
     "probe": ("what it costs to probe 1, 16 and 64 nodes, and the same by ssh, pyinfra and ansible", probe.measured),
+    "logs": (
+        "from a job's file to the browser: lines a second, latency, memory, and the same by other ways",
+        logs.measured,
+    ),
 }
 
 

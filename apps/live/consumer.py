@@ -190,7 +190,7 @@ class PageConsumer(AsyncWebsocketConsumer):
                     self.cursor = answer.next
                 if self.cursor <= before:
                     return
-                await asyncio.sleep(0 if answer.whole else GAP_S)
+                await asyncio.sleep(0 if answer.more else GAP_S)
         except Run.DoesNotExist:
             self.follow = None
             await self._say({"type": "refused", "why": f"there is no run {follow.run}"})

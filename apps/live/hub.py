@@ -46,7 +46,7 @@ class Answer:
     frames: tuple[Frame, ...]
     next: int
     last: int  # the number of the last line; 0 without any
-    whole: bool  # there were as many as were asked for
+    more: bool  # there are others behind them already
     ended: bool
     total: int
     size: int  # bytes, about
@@ -158,9 +158,9 @@ class Hub:
         return await asyncio.shield(found[1])
 
     def _shrink(self, now: float) -> None:
-        """Old reads go, and the oldest of too many."""
+        """Old reads go, and the oldest of too many; the newest stays."""
         size = 0
-        for key, (at, task) in reversed(list(self._reads.items())):
+        for key, (at, task) in list(reversed(self._reads.items()))[1:]:
             size += task.result().size if task.done() and _good(task) else 0
             if now - at > SHARED_S or size > SHARED_BYTES:
                 del self._reads[key]
@@ -187,7 +187,7 @@ def _read(key: Key) -> Answer:
         frames,
         int(answer["next"]),
         int(lines[-1]["n"]) if lines else 0,
-        len(lines) >= limit,
+        bool(answer["more"]),
         bool(answer["ended"] and not answer["serving"]),
         run.next_line - 1,
         sum(len(frame.text) for frame in frames),

@@ -18,6 +18,7 @@ PREFIX = re.compile(r"\([A-Za-z]\w* [^()]*pid=\d+[^()]*\)")
 ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
 TENSOR_RANK = re.compile(r"_TP(\d+)")
 MOST_LINES = 5000
+MOST_BYTES = 4 << 20  # of one read, about: lines can be long
 FIRST_READ, MOST_READ = 2, 32  # chunks, some 32 KiB each; a read that needs more doubles
 SEARCH_S = 4.0
 MOST_CONTEXT = 20
@@ -114,33 +115,40 @@ def lines(
     over, serving = run.ended, still_printing(run)
     if before is not None:
         found = _backwards(run, before, limit, rank, step)
-        return {"lines": found, "next": before - 1, "ended": over, "serving": serving}
-    found, ranks, seen = [], Ranks(run), after
+        return {"lines": found, "next": before - 1, "more": False, "ended": over, "serving": serving}
+    found, ranks, seen, size = [], Ranks(run), after, 0
     for chunk in _forwards(_chunks(run, rank=rank, step=step), after):
         rows = _rows(chunk, ranks)
         seen = rows[-1]["n"] if rows else seen
         found.extend(row for row in rows if row["n"] > after and rank in (None, row["rank"]))
-        if len(found) > limit:
+        size += chunk.length
+        if len(found) > limit or size > MOST_BYTES:
             break
-    more = len(found) > limit
-    found = found[:limit]
-    following = found[-1]["n"] if more else max(seen, after)  # past the lines of other ranks, which nobody reads twice
-    return {"lines": found, "next": following, "ended": over and not more, "serving": serving}
+    more = len(found) > limit or size > MOST_BYTES
+    # Past the lines of other ranks too, which nobody reads twice.
+    following = found[limit - 1]["n"] if len(found) > limit else max(seen, after)
+    return {
+        "lines": found[:limit],
+        "next": following,
+        "more": more,
+        "ended": over and not more,
+        "serving": serving,
+    }
 
 
 def _backwards(run: Run, before: int, limit: int, rank: int | None, step: str | None) -> list[dict[str, Any]]:
     parts: list[list[dict[str, Any]]] = []
-    ranks, count, below, size = Ranks(run), 0, before, FIRST_READ
+    ranks, count, read, below, size = Ranks(run), 0, 0, before, FIRST_READ
     chunks = _chunks(run, rank=rank, step=step).order_by("-first_line")
     while count < limit:
         found = list(chunks.filter(first_line__lt=below)[:size])
         for chunk in found:
             rows = [row for row in _rows(chunk, ranks) if row["n"] < before and rank in (None, row["rank"])]
             parts.append(rows)
-            count += len(rows)
-            if count >= limit:
+            count, read = count + len(rows), read + chunk.length
+            if count >= limit or (count and read > MOST_BYTES):
                 break
-        if len(found) < size:
+        if len(found) < size or (count and read > MOST_BYTES):
             break
         below, size = found[-1].first_line, min(size * 2, MOST_READ)
     return [row for rows in reversed(parts) for row in rows][-limit:]

@@ -23,7 +23,6 @@ from django.utils import timezone
 
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
-from apps.plan.step import Plan
 from apps.remote.jobs import NodeJobs
 from apps.remote.transport import JobLook, RemoteError
 from apps.runs import passing
@@ -104,9 +103,8 @@ def _let_go(recorder: Recorder) -> None:
 
 def _masked(run: Run) -> tuple[bytes, ...]:
     """The values of the secrets that the plan names, as far as they are still known."""
-    names = {
-        secret.name for stage in Plan.from_json(run.plan).stages for step in stage.steps for secret in step.secrets
-    }
+    steps = (step for stage in run.plan.get("stages", ()) for step in stage["steps"])
+    names = {secret["name"] for step in steps for secret in step.get("secrets", ())}
     values = []
     for name in sorted(name for name in names if not passing.is_passing(name)):
         with suppress(Refused):  # removed since; what looks like a secret is masked all the same
