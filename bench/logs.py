@@ -63,7 +63,10 @@ def measured(quick: bool = False) -> Figures:
         rates: Sequence[tuple[int, int, int]] = (
             [(200, 2, 3)] if quick else [(200, 1, 20), (5000, 1, 20), (5000, 20, 25), (200, 50, 20), (5000, 50, 20)]
         )
-        shown = [of_showing(site, rate, viewers, seconds, browser=not quick) for rate, viewers, seconds in rates]
+        shown = []
+        for rate, viewers, seconds in rates:
+            shown.append(of_showing(site, rate, viewers, seconds, browser=not quick))
+            say(json.dumps(shown[-1]))
         others = compared(site, 20_000 if quick else 200_000, stored["run"], viewers=2 if quick else 20)
     failures = sum(each["failures"] for each in (stored, *shown))
     return {"failures": failures, "stored": stored, "shown": shown, "compared": others}

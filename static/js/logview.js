@@ -366,7 +366,7 @@ class LogView {
   }
 
   #anchor() {
-    const top = this.view.scrollTop;
+    const top = this.view.scrollTop - this.rows.offsetTop; // a row's own place is counted from where the rows begin
     for (const row of this.rows.children) {
       if (row.offsetTop + row.offsetHeight > top) return { line: row.line, offset: row.offsetTop - top };
     }
@@ -404,7 +404,7 @@ class LogView {
     this.above.style.height = `${unheld.above + this.from * this.rowHeight}px`;
     this.below.style.height = `${(count - this.to) * this.rowHeight + unheld.below}px`;
     if (this.follow) this.view.scrollTop = this.view.scrollHeight;
-    else if (anchor?.line?.row?.isConnected) this.view.scrollTop = anchor.line.row.offsetTop - anchor.offset;
+    else if (anchor?.line?.row?.isConnected) this.view.scrollTop = this.rows.offsetTop + anchor.line.row.offsetTop - anchor.offset;
     this.find("empty").hidden = count > 0;
     this.find("empty").textContent = this.filter && this.lines.list.length ? "No line of these holds the filter. The search looks at the whole log." : this.ended ? "Nothing was printed." : "No lines yet.";
     if (this.rows.offsetHeight < this.view.clientHeight && this.lines.first > 1 && this.fills < FILL_PAGES && !this.filter) {

@@ -50,6 +50,11 @@ class Labels:
         )
 
 
+# `docker logs --follow` of Docker 20.10 doubles lines where Docker rotates a log, and loses them where that happens often. So a
+# node's own settings are overridden: no rotation before the size at which our copy on the node ends (LOG_NODE_MIB).
+LOGGED = ("--log-driver", "json-file", "--log-opt", "max-size=2g", "--log-opt", "max-file=2")
+
+
 @dataclass(frozen=True)
 class Container:
     """What `docker run -d` is told. No --rm and no restart policy: a failed container keeps its log and its exit code,
@@ -77,6 +82,7 @@ class Container:
         if self.infiniband:
             parts += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
         parts += ["--ulimit", "memlock=-1:-1"]
+        parts += LOGGED
         for outside, inside in self.mounts:
             parts += ["-v", f"{outside}:{inside}:ro"]
         for outside, inside in self.writable:
