@@ -11,7 +11,7 @@ from typing import Any
 from apps.diagnosis.findings.holders import discrete, holders
 from apps.facts.sheet import Sheet
 from apps.facts.values import ModelFolder
-from apps.plan import kvcache
+from apps.plan import kvcache, options
 from apps.plan.checks.others import of_holders
 from apps.plan.preflight import find_model
 from apps.plan.spec import Given, Spec
@@ -86,22 +86,15 @@ def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
 def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
     """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
     share (no GPU known, or another engine)."""
-    if spec.engine != "vllm" or not (sheet.gpus and sheet.gpus.gpus) or "--kv-cache-memory-bytes" in _flags(spec):
+    if (
+        spec.engine != "vllm"
+        or not (sheet.gpus and sheet.gpus.gpus)
+        or "--kv-cache-memory-bytes" in options.values(spec)
+    ):
         return None
     total = _total(spec, sheet)
     share = spec.gpu_memory_utilization if spec.gpu_memory_utilization is not None else DEFAULT_UTILIZATION
     return None if total is None else int(total * share)
-
-
-def _flags(spec: Spec) -> dict[str, str]:
-    """Further arguments as flag -> value, enough to look a few up."""
-    made: dict[str, str] = {}
-    for at, word in enumerate(spec.arguments):
-        if word.startswith("--"):
-            flag, mark, value = word.partition("=")
-            following = spec.arguments[at + 1] if at + 1 < len(spec.arguments) else ""
-            made[flag.replace("_", "-")] = value if mark else following
-    return made
 
 
 def _total(spec: Spec, sheet: Sheet) -> int | None:
@@ -156,20 +149,19 @@ def load_of(spec: Spec, sheets: Sequence[Sheet]) -> Load:
     folder = model_of(spec, sheets)
     weights = folder.weights_bytes if folder else None
     gpu = any(sheet.gpus and sheet.gpus.gpus for sheet in sheets)
-    ranks = max(1, spec.tensor_parallel) * max(1, _integer(_flags(spec).get("--pipeline-parallel-size")) or 1)
-    fixed = _integer(_flags(spec).get("--kv-cache-memory-bytes"))
+    stages = options.pipeline_parallel(spec)
+    ranks = max(1, spec.tensor_parallel) * stages
     return Load(
         weights=None if weights is None else math.ceil(weights / ranks),
         runtime=RUNTIME_BYTES if gpu else GIB,
         cache=kvcache.cache(
-            folder.config if folder else None, tensor_parallel=spec.tensor_parallel, kv_dtype=spec.kv_cache_dtype
+            folder.config if folder else None,
+            tensor_parallel=spec.tensor_parallel,
+            pipeline_parallel=stages,
+            kv_dtype=spec.kv_cache_dtype,
         ),
-        fixed_kv=fixed,
+        fixed_kv=options.whole(spec, "--kv-cache-memory-bytes"),
     )
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
 
 
 def model_of(spec: Spec, sheets: Sequence[Sheet]) -> ModelFolder | None:
@@ -277,7 +269,7 @@ def _sentence(
     short: Sequence[Room],
 ) -> str:
     length = longest(spec, load)
-    each = " per node" if len(rooms) > 1 else ""
+    each = " per GPU" if options.ranks(spec) > len(rooms) else " per node" if len(rooms) > 1 else ""
     sequences = tokens / length
     count = (
         f"{int(sequences)} sequences"
