@@ -37,6 +37,7 @@ from apps.api.schemas import (
 from apps.api.starting import replayed_for
 from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
+from apps.deployments.state import rank_state
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
@@ -101,7 +102,7 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         RankOut(
             number=rank.number,
             node=rank.node.name,
-            state=rank.state,
+            state=rank_state(deployment.state),
             container=rank.container or None,
             boot_id=rank.boot_id or None,
             seen_at=rank.seen_at,

@@ -39,7 +39,7 @@ class Room:
     claim: int | None  # what the engine will ask for; None where it takes what it needs
     floor: int
     unified: bool
-    others: tuple[str, ...] = ()  # other deployments of ours that hold some of it: they are stopped, not cleared
+    others: tuple[tuple[str, int], ...] = ()  # other deployments of ours and what they hold: stopped, not cleared
 
     @property
     def after(self) -> int:
@@ -121,13 +121,14 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
     consented = {(one.kind, one.name) for one in given.clear if one.node == sheet.node}
     own = freed = freeable = 0
     theirs = of_holders(sheet, given)
-    names = [
-        theirs[one.kind, one.name].name for one in holders(sheet, given.deployment) if (one.kind, one.name) in theirs
-    ]
+    others: dict[str, int] = {}
     for holder in holders(sheet, given.deployment):
         if holder.own:
             own += holder.bytes
             continue
+        if (holder.kind, holder.name) in theirs:
+            name = theirs[holder.kind, holder.name].name
+            others[name] = others.get(name, 0) + holder.bytes
         freeable += holder.bytes
         freed += holder.bytes if (holder.kind, holder.name) in consented else 0
     floor = 0 if discrete(sheet) else int(spec.os_floor_gib * GIB)
@@ -140,7 +141,7 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
         claim_bytes(spec, sheet),
         floor,
         not discrete(sheet),
-        tuple(dict.fromkeys(names)),
+        tuple(others.items()),
     )
 
 
@@ -281,7 +282,7 @@ def _sentence(
     said = [f"{_size(size)} of KV cache{each} holds {_many(tokens)} tokens: {count} of {length:,}."]
     if short:
         need = ", ".join(f"{(_wanted(room, load) - room.after) / GIB:.1f} GiB on {room.node}" for room in short)
-        others = dict.fromkeys(name for room in short for name in room.others)
+        others = dict.fromkeys(name for room in short for name, _ in room.others)
         said.insert(
             0, f"Fits once {need} is free: stop {', '.join(others)}." if others else f"Fits once {need} is cleared."
         )
@@ -335,12 +336,13 @@ def _length_that_fits(cache: kvcache.Cache, size: int) -> int:
 
 
 def _bar(room: Room, weights: int, runtime: int, kv: int) -> Bar:
-    """os | weights | graphs | kv | others | free. The system is never drawn smaller than its floor; what nobody names
+    """os | weights | graphs | kv | deployments | others | free. The system is never drawn smaller than its floor; what nobody names
     is its."""
-    others = max(0, room.freeable - room.freed)
+    held = max(0, room.freeable - room.freed)
+    ours = min(held, sum(size for _, size in room.others))
     unnamed = max(0, room.total - room.available - room.freeable)
     system = max(room.floor, unnamed)
-    left = room.total - system - others - weights - runtime - kv
+    left = room.total - system - held - weights - runtime - kv
     return Bar(
         room.node,
         room.total,
@@ -349,7 +351,9 @@ def _bar(room: Room, weights: int, runtime: int, kv: int) -> Bar:
             ("weights", weights),
             ("graphs", runtime if weights else 0),
             ("kv", kv),
-            ("others", others),
+            ("deployments", ours),
+            ("others", held - ours),
             ("free", max(0, left if weights else left + runtime)),
         ),
+        room.others,
     )

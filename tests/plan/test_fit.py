@@ -144,7 +144,15 @@ def test_bars_sum_up_to_the_machine() -> None:
             for bar in fit(qwen35(), pair(busy=busy), given).bars:
                 used = dict(bar.segments)
                 assert sum(used.values()) >= bar.total_bytes - (1 << 20)
-                assert [name for name, _ in bar.segments] == ["os", "weights", "graphs", "kv", "others", "free"]
+                assert [name for name, _ in bar.segments] == [
+                    "os",
+                    "weights",
+                    "graphs",
+                    "kv",
+                    "deployments",
+                    "others",
+                    "free",
+                ]
     clear = fit(qwen35(), pair(busy=False), GIVEN).bars
     assert all(sum(size for _, size in bar.segments) == bar.total_bytes for bar in clear)
 
