@@ -12,6 +12,7 @@ from django.utils import timezone
 from apps.deployments.models import Deployment
 from apps.inventory.models import Node
 from apps.pages.audit import acts
+from apps.pages.memory import _fabric
 from apps.pages.nodes import MOST_HISTORY
 from apps.runs.models import Reservation
 from tests.web import seed as story
@@ -87,3 +88,21 @@ def test_the_filter_of_the_trail_speaks_words(seeded: story.Seeded, signed_in: C
     page = signed_in("viewer").get("/audit?action=node:host_key_confirmed").content.decode()
     assert '<optgroup label="Node">' in page
     assert '<option value="node:host_key_confirmed" selected>host key confirmed</option>' in page
+
+
+def port(name: str, state: str) -> dict[str, object]:
+    return {"name": name, "state": state, "rate_gbps": 200.0}
+
+
+@pytest.mark.parametrize(
+    ("ports", "words"),
+    [
+        ((port("rocep1s0f0", "ACTIVE"), port("roceP2p1s0f0", "DOWN")), "200G · one half down"),
+        ((port("rocep1s0f0", "ACTIVE"), port("roceP2p1s0f0", "ACTIVE")), "200G · 2 ports"),
+        ((port("rocep1s0f0", "ACTIVE"), port("rocep1s0f1", "DOWN")), "200G · 1 port"),
+        ((port("mlx5_0", "ACTIVE"), port("mlx5_1", "DOWN")), "200G · 1 port"),  # two plugs, one without a cable
+        ((port("mlx5_0", "DOWN"),), "down"),
+    ],
+)
+def test_half_a_plug_is_told_from_a_plug_without_a_cable(ports: tuple[dict[str, object], ...], words: str) -> None:
+    assert _fabric(ports)[0] == words
