@@ -72,6 +72,19 @@ def test_a_new_group_counts_for_every_worker(pair):
         other.close()
 
 
+def test_a_group_that_somebody_gave_by_hand_is_seen_by_the_next_probe(pair):
+    pair.bare()
+    assert pair.sheet().docker.problem == "docker_denied"
+    group = pair.lab.root(SECOND) / "etc/group"
+    group.write_text(
+        "".join(
+            f"{line}aurora\n" if line.startswith("docker:") else f"{line}\n" for line in group.read_text().splitlines()
+        )
+    )
+    pair.probe()
+    assert pair.sheet().docker.problem is None
+
+
 def test_qwen_launches_over_the_fabric_that_was_just_set_up(pair):
     pair.bare("netplan")
     pair.done()
