@@ -31,7 +31,7 @@ from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
 from apps.runs import passing, settling
-from apps.runs.executor import Executor
+from apps.runs.executor import CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
 
@@ -184,7 +184,7 @@ def _internal(run_id: int, token: str, bug: Exception) -> None:
 
 
 def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str, str]]]:
-    """(values to mask, variables by step key). Raises Refused when a secret is missing."""
+    """(values to mask, variables by step key). Raises Refused when a secret is missing, unless the run is only to be cleaned up."""
     values: dict[str, str] = {}
     by_step: dict[str, Mapping[str, str]] = {}
     done = set(run.steps.filter(state=Step.State.SUCCEEDED).values_list("key", flat=True))
@@ -195,7 +195,12 @@ def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str,
                 if step.key in done and passing.is_passing(secret.name):
                     continue  # used, and perhaps forgotten already
                 if secret.name not in values:
-                    values[secret.name] = passing.value(run, secret.name) or inventory.secret_value(secret.name)
+                    try:
+                        values[secret.name] = passing.value(run, secret.name) or inventory.secret_value(secret.name)
+                    except Refused:
+                        if run.cancel_asked_at is None:
+                            raise
+                        continue
                 variables[secret.variable] = values[secret.name]
             by_step[step.key] = variables
     return tuple(value.encode() for value in values.values()), by_step
@@ -242,7 +247,10 @@ def _execute(run: Run, token: str) -> bool:
     try:
         kept = _executor_for(run, token)
     except Refused as problem:
-        Recorder(run, token).end(Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
+        try:
+            Recorder(run, token).end(Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
+        except CancelAsked:
+            return False  # the next slice does it
         return True
     done = True  # also when something is raised: what is in memory can't be trusted then
     try:

@@ -102,14 +102,20 @@ def _explain(stage: Stage, schedule: Schedule, *, tries: int) -> None:
     small = shrunk(schedule, lambda simpler: not stage.verdict(simpler).good, tries=tries)
     stage.fired = fired
     seed, _, number = schedule.seed.partition("/")
-    say(f"FAILED: schedule {number} of SEED={seed}. The smallest that still fails ({small.faults} of {schedule.faults}):")
+    say(
+        f"FAILED: schedule {number} of SEED={seed}. The smallest that still fails ({small.faults} of {schedule.faults}):"
+    )
     say(f"  python -m tests.chaos --replay '{printed(small)}'")
 
 
 def _asked(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
     parser.add_argument("-n", type=int, default=40, help="how many schedules (default 40)")
-    parser.add_argument("--seed", type=int, default=None, help="the same seed makes the same schedules (default: a new one)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="the same seed makes the same schedules (default: a new one)"
+    )
     parser.add_argument("--replay", default="", help="play this one schedule, as a failure printed it")
     parser.add_argument("--times", type=int, default=1, help="how often to replay it")
     parser.add_argument("--shrink", type=int, default=8, help="at most so many plays to make a failing one smaller (8)")

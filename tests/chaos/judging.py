@@ -148,9 +148,7 @@ def _bytes(site: Site, played: Played, verdict: Verdict, step: int, job: str, no
 
 def _numbers(site: Site, run: int, verdict: Verdict) -> None:
     """Chunks and lines of a run are numbered without gap or repetition."""
-    rows = site.stack.rows(
-        "select seq, first_line, line_count from runs_chunk where run_id = ? order by seq", run
-    )
+    rows = site.stack.rows("select seq, first_line, line_count from runs_chunk where run_id = ? order by seq", run)
     seqs, line = [row[0] for row in rows], 1
     if seqs != list(range(1, len(seqs) + 1)):
         verdict.wrong(f"run {run}: chunks are numbered {seqs[:20]} …")
