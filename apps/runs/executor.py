@@ -61,6 +61,8 @@ LAST_LOOK_S = (
     300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
 )
 CHANGES_ENGINES = ("launch", "relaunch")
+ONLY_LOOKS = ("probe", "scan")  # these work beside whatever else is done on a node
+HOLD_EVERY_S = 60.0
 
 
 class CancelAsked(Exception):
@@ -112,6 +114,12 @@ class Doors(Protocol):
         """The next transport of this node is a new login."""
         ...
 
+    def hold(self, node: str) -> None:
+        """Say on the node that this run works there, or go on saying so. Raises NodeHeld when another installation does."""
+        ...
+
+    def let_go(self, node: str) -> None: ...
+
 
 VALUE = "sparkweb-value: "  # begins the line of a job's output that later steps may take
 
@@ -162,6 +170,7 @@ class Executor:
         self.said: dict[str, str] = {}
         self.moved_at = time.time()
         self.looking: dict[str, tuple[Step | None, Future[Seen]]] = {}  # by node: one look at a time
+        self.held: dict[str, float] = {}  # node -> when we last said there that we work on it
         self.cleaning: dict[str, Future[None]] = {}
         self.clean: set[str] = set()
         self.failed_at: float | None = None
@@ -205,8 +214,7 @@ class Executor:
             self.journal.phase(stage.phase)
             return False
         self._drain()
-        self._look_at_all()
-        self.journal.end("succeeded")
+        self._end("succeeded")
         return True
 
     def _unfinished(self, steps: Sequence[Step]) -> list[Step]:
@@ -307,6 +315,8 @@ class Executor:
     ) -> Seen:
         seen = Seen()
         try:
+            if step is not None or asked:
+                self._hold(node)
             if step is not None and step.kind in ("job", "serve") and step.key not in self.launched:
                 seen.started = self.doors.jobs(node).start(
                     self.journal.job_id(step.key),
@@ -323,6 +333,11 @@ class Executor:
         except RemoteError as trouble:
             seen.trouble = trouble
         return seen
+
+    def _hold(self, node: str) -> None:
+        if self.plan.story not in ONLY_LOOKS and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
+            self.doors.hold(node)
+            self.held[node] = time.time()
 
     def _let_in(self, node: str, step: Step) -> Result:
         """Open the door with the password of this run, put our key in, and see that the key opens it now."""
@@ -708,9 +723,23 @@ class Executor:
             left = [node for node in self._begun_on() if node not in self.clean]
             self._say(first, f"what this run started may still be on {', '.join(left)}; the next launch clears it")
         self._drain()
-        self._look_at_all()
-        self.journal.end("failed", reason=self.why[0], evidence=self.why[1])
+        self._end("failed", reason=self.why[0], evidence=self.why[1])
         return True
+
+    def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+        """Raises CancelAsked, see Journal.end; the nodes are held again then."""
+        self._look_at_all()
+        given_back = [self._pool.submit(self._let_go, node) for node in list(self.held) if node not in self.away]
+        self.held.clear()
+        wait(given_back, timeout=PROBE_TIMEOUT_S)
+        self.journal.end(state, reason=reason, evidence=evidence)
+
+    def _let_go(self, node: str) -> None:
+        """In the node's thread. Where it fails, the next run of this installation takes the lock over."""
+        try:
+            self.doors.let_go(node)
+        except RemoteError:
+            pass
 
     def _stops_what_is_left(self) -> bool:
         """One dead rank is a dead service: the others only hold memory, unless the deployment wants them to be left alone."""
@@ -775,8 +804,7 @@ class Executor:
             for step in stage.steps:
                 if self.journal.state(step.key) == "running":
                     self.journal.finish(step.key, "cancelled", reason="cancelled")
-        self._look_at_all()
-        self.journal.end("cancelled", reason="cancelled")
+        self._end("cancelled", reason="cancelled")
         return True
 
     def _begun_on(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -27,6 +28,7 @@ from apps.inventory.models import Credential, Node
 from apps.plan.step import Plan
 from apps.remote import hostkeys
 from apps.remote.jobs import NodeJobs
+from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
@@ -54,7 +56,8 @@ def pool() -> Pool:
 class NodeDoors:
     """Doors for the executor: endpoints are read once a slice, in the executor's thread."""
 
-    def __init__(self, nodes: list[str]) -> None:
+    def __init__(self, nodes: list[str], holding: Holding) -> None:
+        self.holding = holding
         self.refused: dict[str, RemoteError] = {}
         self.endpoints: dict[str, Endpoint] = {}
         for node in Node.objects.filter(name__in=nodes).select_related("credential", "jump"):
@@ -78,9 +81,25 @@ class NodeDoors:
             raise self.refused[node]
         return connect(replace(self.endpoints[node], password=password))
 
+    def hold(self, node: str) -> None:
+        NodeLock(self.transport(node)).hold(self.holding)
+
+    def let_go(self, node: str) -> None:
+        NodeLock(self.transport(node)).let_go(self.holding)
+
     def renew(self, node: str) -> None:
         if node in self.endpoints:
             pool().renew(self.endpoints[node])
+
+
+def installation() -> str:
+    """Tells this installation from others that use the same nodes: it goes with the sealing key, also into a restored backup."""
+    return hashlib.sha256(f"installation {settings.SPARKWEB_KEY}".encode()).hexdigest()[:12]
+
+
+def _holding(run: Run) -> Holding:
+    what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
+    return Holding(installation(), run.code, f"{what}, run {run.pk} of {run.actor_name}, {settings.ORIGINS[0]}")
 
 
 def claim(run_id: int) -> str | None:
@@ -222,7 +241,7 @@ def _executor_for(run: Run, token: str) -> _Kept:
     with _kept_lock:
         known = _kept.pop(run.pk, None)
     plan = Plan.from_json(run.plan)
-    doors = NodeDoors(list(plan.nodes))
+    doors = NodeDoors(list(plan.nodes), _holding(run))
     if known is not None and known.serial + 1 == run.lease_serial:
         known.recorder.token, known.serial, known.executor.doors = token, run.lease_serial, doors
         return known

@@ -120,7 +120,7 @@ def _streams(site: Site, run: int) -> list[tuple[Any, ...]]:
 
 def _bytes(site: Site, played: Played, verdict: Verdict, step: int, job: str, node: str, ended: bool) -> None:
     """What is stored of a job is what it wrote on its node, masked as a whole: no gap, no overlap, the same SHA-256."""
-    logs = list(site.nodes.root(node).glob(f"**/jobs/{job}/log"))
+    logs = list(site.nodes.root(node).glob(f"home/*/.local/state/sparkweb/jobs/{job}/log"))
     raw = logs[0].read_bytes() if logs else b""
     chunks = site.stack.rows(
         "select c.offset, c.length, c.data from runs_chunk c join runs_stream t on t.id = c.stream_id "
@@ -133,8 +133,9 @@ def _bytes(site: Site, played: Played, verdict: Verdict, step: int, job: str, no
         verdict.duplicated_bytes += max(0, at - offset)
         if offset != at:
             verdict.words.append(f"{job}: a chunk begins at {offset}, the one before ended at {at}")
-        at = offset + length
-        stored.append(bytes(data))
+        if offset >= at:
+            stored.append(bytes(data))
+        at = max(at, offset + length)
     # What a serving engine prints after its launch has ended belongs to nobody's run; of all other jobs the whole is stored.
     serves = site.row(played.run)["state"] == "succeeded" and not ended
     if not serves and at != len(raw):
@@ -176,8 +177,14 @@ def _left(site: Site, played: Played, verdict: Verdict) -> None:
     for words in found:
         verdict.left(words)
     for node in NODES:
-        for path in site.nodes.root(node).glob("**/jobs/*/env.*"):
-            verdict.left(f"{path.name} of {path.parent.name} is still on {node}")
+        root = site.nodes.root(node)
+        for path in (*root.glob("home/*/.local/state/sparkweb/jobs/*/env.*"), *_locks(root)):
+            verdict.left(f"{path.relative_to(root)} is still on {node}")
+
+
+def _locks(root: Path) -> list[Path]:
+    """What says on a node that an installation works there."""
+    return [*root.glob("run/lock/sparkweb-*"), *root.glob("tmp/sparkweb-*")]
 
 
 def _processes(played: Played, serves: bool, site: Site) -> list[str]:

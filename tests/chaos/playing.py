@@ -45,7 +45,7 @@ class Played:
 def prepare(site: Site, story: str) -> None:
     """From whatever the last schedule left to where this story can begin."""
     serving = site.need(f"deployments/{site.deployment}")["state"] == "serving"
-    if story == "launch" and serving:
+    if story != "stop" and serving:
         _need(site, site.begin("stop"))
     elif story == "stop" and not serving:
         _need(site, site.begin("relaunch"))

@@ -85,7 +85,7 @@ def _act(chance: random.Random, story: str) -> Act:
     when, after = chance.choice(PHASES[story]), round(chance.uniform(0, 3), 1)
     do = chance.choices(
         ("kill", "cut", "freeze", "reboot", "flush", "resend", "cancel", "cancel-twice", "stall"),
-        (7, 3, 2, 2, 2, 2, 3, 1, 1),
+        (9, 4, 3, 2, 3, 2, 1.5, 0.7, 1),
     )[0]
     if do == "kill":
         return Act(when, after, do, chance.choice(KILLED))
@@ -104,17 +104,16 @@ def _act(chance: random.Random, story: str) -> Act:
 
 
 def _possible(acts: list[Act]) -> Iterator[Act]:
-    """A node reboots once, and is not cut or frozen while it does; one stall is enough."""
-    rebooted, stalled = {act.what for act in acts if act.do == "reboot"}, False
-    seen: set[str] = set()
+    """A node reboots once, and is not cut or frozen while it does; a stall is enough."""
+    rebooted = {act.what for act in acts if act.do == "reboot"}
+    seen: set[tuple[str, str]] = set()
     for act in acts:
-        if act.do == "reboot" and (act.what in seen or seen.add(act.what)):  # type: ignore[func-returns-value]
+        once = (act.do, act.what)
+        if act.do in ("reboot", "stall") and once in seen:
             continue
         if act.do in ("cut", "freeze") and act.what in rebooted:
             continue
-        if act.do == "stall" and stalled:
-            continue
-        stalled = stalled or act.do == "stall"
+        seen.add(once)
         yield act
 
 

@@ -153,6 +153,10 @@ class MemoryDoors:
 
     def renew(self, node: str) -> None: ...
 
+    def hold(self, node: str) -> None: ...
+
+    def let_go(self, node: str) -> None: ...
+
 
 def served_on(nodes: Sequence[str], *, story: str = "launch", **spec: Any) -> Plan:
     """A rank on each node, and then a wait that nothing ends."""
