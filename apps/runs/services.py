@@ -142,10 +142,19 @@ def _field_of(reason: str, *, port: int) -> str:
     return "port" if reason == "not_ssh" or (reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT) else "address"
 
 
-def rescan(actor: Actor, node: Node) -> Run:
+@transaction.atomic
+def rescan(actor: Actor, node: Node, *, idempotency_key: str = "") -> Run:
     """Look again which keys the door of a known node shows (after a change, for an admin to compare)."""
+    known = same_request(actor, idempotency_key, story="scan", nodes=[node.name])
+    if known is not None:
+        return known
     _need_worker()
-    run = _new_run(actor, "scan", parameters={"node": node.pk})
+    run = _new_run(
+        actor,
+        "scan",
+        parameters={"node": node.pk, "node_name": node.name},
+        idempotency_key=idempotency_key or None,
+    )
     wake(run.pk)
     return run
 
@@ -185,7 +194,7 @@ def _wait(run: Run, seconds: float) -> Run:
 @transaction.atomic
 def probe(actor: Actor, nodes: Sequence[Node], *, idempotency_key: str = "") -> Run:
     """Take a fresh sheet of each node, in parallel; an unreachable one delays nobody."""
-    known = _same_request(actor, idempotency_key)
+    known = same_request(actor, idempotency_key, story="probe", nodes=[node.name for node in nodes])
     if known is not None:
         return known
     if not nodes:
@@ -240,7 +249,18 @@ def _planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "
     return run
 
 
-def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
+def same_request(
+    actor: Actor,
+    idempotency_key: str,
+    *,
+    story: str,
+    deployment: int | None = None,
+    nodes: Sequence[str] | None = None,
+    digest: str = "",
+    reason: str = "",
+) -> Run | None:
+    """The run that this actor started with this key. Raises Refused (422) when that was a request for something else: a mistake,
+    which must not look like success."""
     if not idempotency_key:
         return None
     if len(idempotency_key) > 80:
@@ -250,7 +270,27 @@ def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
             field="Idempotency-Key",
             remedy="Use a UUID.",
         )
-    return Run.objects.filter(actor_kind=actor.kind, actor_name=actor.name, idempotency_key=idempotency_key).first()
+    run = Run.objects.filter(
+        actor_kind=actor.kind, actor_name=actor.name, idempotency_key=idempotency_key
+    ).first()  # fmt: skip
+    if run is None:
+        return None
+    same = (run.story, run.deployment_id, run.why) == (story, deployment, reason.strip())
+    same = same and digest in ("", run.digest)
+    if same and (nodes is None or list(nodes) == _nodes_of(run)):
+        return run
+    raise Refused(
+        "idempotency_key_reused",
+        f"This key started run {run.pk}, a {run.story}, with another request.",
+        field="Idempotency-Key",
+        status=422,
+        remedy="Use a new key for each thing that you start, e.g. a UUID.",
+        extra={"run": run.pk},
+    )
+
+
+def _nodes_of(run: Run) -> list[str]:
+    return list(run.plan.get("nodes", [])) or [run.parameters.get("node_name", "")]
 
 
 # Planning
@@ -305,7 +345,8 @@ def start(
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
     a preflight that says no, or a clearing that nobody allowed."""
-    known = _same_request(actor, idempotency_key)
+    asked: dict[str, Any] = {"story": story, "deployment": deployment.pk, "digest": digest, "reason": reason}
+    known = same_request(actor, idempotency_key, **asked)
     if known is not None:
         return known
     reason = reason.strip()
@@ -339,7 +380,7 @@ def start(
         with transaction.atomic():
             return _start(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
     except IntegrityError:
-        known = _same_request(actor, idempotency_key)
+        known = same_request(actor, idempotency_key, **asked)
         if known is not None:
             return known
         raise _held(plan.nodes) from None

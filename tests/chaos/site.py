@@ -37,8 +37,8 @@ WORKER = [
 class Site:
     """`close` ends all of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, shards: int = SHARDS, load_s: float = LOAD_S) -> None:
+        self.folder, self.shards, self.load_s = folder, shards, load_s
         self.stack = Started(folder / "var", "up", port=free_port(), **SETTINGS)
         self.lab: Lab | None = None
         self.second: subprocess.Popen[bytes] | None = None
@@ -52,9 +52,8 @@ class Site:
 
     def open(self) -> None:
         """Everything up, both nodes enrolled, one deployment made. Raises AssertionError."""
-        self.lab = Lab.start(
-            self.folder / "lab", factor=FACTOR, shards=SHARDS, shard_s=FACTOR * LOAD_S / SHARDS, timeout_s=120
-        )
+        shard_s = FACTOR * self.load_s / self.shards
+        self.lab = Lab.start(self.folder / "lab", factor=FACTOR, shards=self.shards, shard_s=shard_s, timeout_s=120)
         self.stack.waits_for("serves at", 150)
         self.stack.manage("person", "add", "carl", "--role", "admin")
         for name in PEOPLE:
