@@ -258,6 +258,7 @@ def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody
         reason=body.reason,
         clear=_clear(body.clear),
         idempotency_key=key or "",
+        wait=body.wait,
     )
     return Status(202, Started(run=run.pk))
 

@@ -21,7 +21,7 @@ from secrets import token_hex
 from apps.remote.transport import BadAnswer, ConnectionLost, RemoteError, Transport
 
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - only names that are ours, and never followed as links
-STALE_S = 1800
+STALE_S = 600  # ten times as long as a run goes without a sign of life
 LONGEST_WORDS = 200
 
 _ID = re.compile(r"[a-z0-9]{1,40}")

@@ -63,6 +63,7 @@ LAST_LOOK_S = (
 CHANGES_ENGINES = ("launch", "relaunch")
 ONLY_LOOKS = ("probe", "scan")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
+LET_GO_WITHIN_S = 20.0
 
 
 class CancelAsked(Exception):
@@ -729,17 +730,21 @@ class Executor:
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""
         self._look_at_all()
-        given_back = [self._pool.submit(self._let_go, node) for node in list(self.held) if node not in self.away]
+        given_back = [self._pool.submit(self._let_go, node) for node in list(self.held)]
         self.held.clear()
-        wait(given_back, timeout=PROBE_TIMEOUT_S)
+        wait(given_back, timeout=LET_GO_WITHIN_S)
         self.journal.end(state, reason=reason, evidence=evidence)
 
     def _let_go(self, node: str) -> None:
-        """In the node's thread. Where it fails, the next run of this installation takes the lock over."""
-        try:
-            self.doors.let_go(node)
-        except RemoteError:
-            pass
+        """In the node's thread, patiently: others are kept out by what is left. For good it is left only by a node that does not
+        come back in time; there it is ours for the next run, and soon nobody's."""
+        end = time.monotonic() + LET_GO_WITHIN_S
+        while time.monotonic() < end:
+            try:
+                self.doors.let_go(node)
+                return
+            except RemoteError:
+                time.sleep(1.0)
 
     def _stops_what_is_left(self) -> bool:
         """One dead rank is a dead service: the others only hold memory, unless the deployment wants them to be left alone."""

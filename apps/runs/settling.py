@@ -30,7 +30,9 @@ PAST = {
 
 
 def newest_attempt(deployment: Deployment) -> Attempt | None:
-    run = deployment.runs.filter(story__in=STORIES_OF_STATE).order_by("-id").first()
+    """The newest run, but for those that wait or waited in line for nodes: they changed nothing."""
+    runs = deployment.runs.filter(story__in=STORIES_OF_STATE).order_by("-id")
+    run = next((run for run in runs.iterator(chunk_size=20) if not run.parameters.get("waits")), None)
     return None if run is None else Attempt(run.story, run.state, run.phase, run.reason, run.evidence)
 
 

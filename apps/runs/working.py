@@ -32,7 +32,7 @@ from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import passing, settling
+from apps.runs import line, passing, services, settling
 from apps.runs.executor import CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
@@ -171,6 +171,8 @@ def slice_of(run_id: int) -> str:
     with Lease(run_id, token):
         run = Run.objects.select_related("deployment", "revision").get(pk=run_id)
         try:
+            if line.waits(run):
+                return {"waits": "later", "on": "again"}.get(services.take_turn(run, token), "done")
             if run.story == "scan":
                 _scan(run)
                 return "done"
