@@ -113,6 +113,7 @@ def test_a_cancel_has_nothing_to_clean_where_nothing_was_begun() -> None:
         journal.cancel()
         assert made.work(time.monotonic() + 5)
         assert journal.ends == [("cancelled", "cancelled", "")]
+        assert {step["state"] for step in journal.steps.values()} == {"waiting"}, "no step was begun before"
         made.close()
 
 
