@@ -692,14 +692,19 @@ class Executor:
     # Ends
 
     def _drain(self) -> None:
-        """A last look at every followed job, so that what it printed up to now is stored."""
-        looks = [
-            self._pool.submit(self._look, node, None, self._asked(node))
-            for node in self._nodes_followed()
-            if node not in self.away
-        ]
-        for look in looks:
-            self._take_outputs(look.result())
+        """Last looks at every followed job, until all that it had printed by now is stored."""
+        wanted: dict[str, int] = {}
+        nodes = [node for node in self._nodes_followed() if node not in self.away]
+        while nodes:
+            looks = {node: self._pool.submit(self._look, node, None, self._asked(node)) for node in nodes}
+            nodes = []
+            for node, future in looks.items():
+                seen = future.result()
+                self._take_outputs(seen)
+                for key, look in seen.looks.items():
+                    wanted.setdefault(key, look.size)
+                    if look.data and self.journal.position(key) < wanted[key] and node not in nodes:
+                        nodes.append(node)
 
     def _fail(self, failed: list[Step]) -> bool:
         """The run has failed: see what ended it, clean up what it started, end it. True when it has ended.
@@ -709,10 +714,14 @@ class Executor:
         now = time.time()
         self.failed_at = self.failed_at or now
         self._apply_what_came()
-        hidden = any(node in self.away for node in self._nodes_followed())
-        if hidden and now - self.failed_at < LAST_LOOK_S:
-            return False
         first = min(failed, key=lambda step: self.ordinals[step.key])
+        hidden = [node for node in self._nodes_followed() if node in self.away]
+        if hidden and now - self.failed_at < LAST_LOOK_S:
+            self._say(
+                first,
+                f"{' and '.join(hidden)} can't be asked what happened there; waiting up to {LAST_LOOK_S / 60:.0f} min for it",
+            )
+            return False
         if self.why is None:
             self._drain()
             self.why = self._rebooted() or self.journal.reason_of(first.key)

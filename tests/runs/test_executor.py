@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from apps.remote.jobs import JobNotStarted
-from apps.remote.transport import CannotReach
+from apps.remote.transport import CannotReach, JobLook
 from apps.runs import executor
 from apps.runs.executor import Executor
 from tests.runs.memory import MemoryDoors, MemoryJournal, served_on
@@ -171,3 +171,23 @@ def test_a_node_that_was_reached_and_said_no_is_not_called_unreachable() -> None
         run.doors.nodes["spark-1"].look = full  # type: ignore[method-assign]
         time.sleep(1.5)
         assert run.journal.unreachable == []
+
+
+def test_what_was_printed_before_the_end_is_stored_however_much_it_is() -> None:
+    """A log that is longer than one look brings, and still grows."""
+    with working(1) as run:
+        run.until(lambda: run.printed("spark-0"))
+        node, written = run.doors.nodes["spark-0"], bytearray(b"0123456789" * 300)
+        at = run.printed("spark-0")
+
+        def look(asked: object, *, limit: int = 0) -> list[JobLook]:
+            ((job, offset),) = asked  # type: ignore[misc]
+            written.extend(b"more" * 10)
+            data = bytes(written[offset - at : offset - at + 100])
+            return [JobLook(job, "running", data, at + len(written), pid=7)]
+
+        node.look = look  # type: ignore[method-assign, assignment]
+        run.journal.finish("wait", "succeeded")
+        assert run.over.wait(30)
+        assert run.journal.ends == [("succeeded", None, "")]
+        assert run.printed("spark-0") >= at + 3000, "it ended before the end of what was there"
