@@ -631,13 +631,14 @@ class Executor:
             return True
         first = ended[0]
         tail = self.journal.tail(first.key)
-        code = self.said.get(f"exit {first.key}", "?")
+        code = self.said.get(f"exit {first.key}", "")
+        ended_how = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
         reason = "exited" if first.rank in (0, None) else "rank_lost"
         self.journal.finish(
             step.key,
             "failed",
             reason=reason,
-            evidence=f"{first.title} ended with {code}; last line: {tail[-1] if tail else '(none)'}",
+            evidence=f"{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
         )
         return True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import stat
 import time
@@ -158,6 +160,33 @@ def test_cancel_ends_the_process_tree(served):
     assert found == []
     run.deployment.refresh_from_db()
     assert (run.deployment.state, run.deployment.reason) == ("stopped", "cancelled")
+
+
+def test_an_engine_that_is_killed_with_its_keeper_is_said_to_be_killed(served):
+    """No exit code is left, and the kernel says nothing of memory: what is known is told, and one more try begins."""
+    run = launch(served(FAKE_PACE="30"))
+    until = time.monotonic() + 30
+    while "0/8" not in text_of(run) and time.monotonic() < until:
+        time.sleep(0.2)
+    job = run.steps.get(kind="serve").job_id
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and job.encode() in _environ(pid) + _words(pid)]
+    assert len(pids) >= 2
+    for pid in sorted(pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run = ended(run)
+    assert (run.state, run.reason) == ("failed", "exited"), (run.evidence, text_of(run))
+    assert "is gone without an exit code (killed)" in run.evidence and "0/8" in run.evidence
+    second = Run.objects.get(second_try_of=run)
+    services.cancel(ADMIN, second)
+    assert ended(second).state == "cancelled"
+
+
+def _words(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _environ(pid: str) -> bytes:
