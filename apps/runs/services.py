@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.audit import record
@@ -727,10 +729,5 @@ def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
 
 def stuck(*, older_than: timedelta) -> list[int]:
     """Ids of runs that should move and that no worker holds."""
-    now = timezone.now()
-    rows = Run.objects.filter(state__in=ACTIVE).values_list("pk", "created_at", "lease_until")
-    return [
-        pk
-        for pk, made, until in rows
-        if (until is None and now - made > older_than) or (until is not None and until < now)
-    ]
+    left = Q(lease_until__isnull=True, created_at__lt=Now() - older_than) | Q(lease_until__lt=Now())
+    return list(Run.objects.filter(left, state__in=ACTIVE).order_by("pk").values_list("pk", flat=True))

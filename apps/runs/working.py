@@ -18,7 +18,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
 from django.db.models import F, Q
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from apps.deployments.models import Deployment
 from apps.diagnosis.findings.links import rails_to
@@ -103,13 +103,14 @@ def _holding(run: Run) -> Holding:
 
 
 def claim(run_id: int) -> str | None:
-    """The token of a fresh lease, or None when somebody else holds the run or it is over."""
-    token, now = secrets.token_hex(16), timezone.now()
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
+    """The token of a fresh lease, or None when somebody else holds the run or it is over. The database's clock decides: those of
+    workers on several machines may differ."""
+    token = secrets.token_hex(16)
+    free = Q(lease_until__isnull=True) | Q(lease_until__lt=Now())
     changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
         lease_token=token,
         lease_owner=OWNER,
-        lease_until=now + timedelta(seconds=settings.LEASE_S),
+        lease_until=Now() + timedelta(seconds=settings.LEASE_S),
         lease_serial=F("lease_serial") + 1,
     )
     return token if changed else None
@@ -121,12 +122,10 @@ def release_dead() -> int:
     Harmless when wrong: an owner that lives after all keeps its token until somebody claims the run, and then loses it.
     """
     released = 0
-    for owner in set(
-        Run.objects.filter(state__in=ACTIVE, lease_until__gt=timezone.now()).values_list("lease_owner", flat=True)
-    ):
+    for owner in set(Run.objects.filter(state__in=ACTIVE, lease_until__gt=Now()).values_list("lease_owner", flat=True)):
         host, _, pid = owner.rpartition(":")
         if host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            released += Run.objects.filter(lease_owner=owner).update(lease_until=timezone.now())
+            released += Run.objects.filter(lease_owner=owner).update(lease_until=Now())
     return released
 
 
@@ -154,7 +153,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(settings.LEASE_S / 3):
             try:
-                until = timezone.now() + timedelta(seconds=settings.LEASE_S)
+                until = Now() + timedelta(seconds=settings.LEASE_S)
                 if not Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_until=until):
                     break
             except Exception:
