@@ -740,10 +740,16 @@ class Executor:
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""
         self._look_at_all()
-        given_back = [self._pool.submit(self._let_go, node) for node in list(self.held)]
+        if self.plan.story not in ONLY_LOOKS:
+            wait([self._pool.submit(self._let_go, node) for node in self._touched()], timeout=LET_GO_WITHIN_S)
         self.held.clear()
-        wait(given_back, timeout=LET_GO_WITHIN_S)
         self.journal.end(state, reason=reason, evidence=evidence)
+
+    def _touched(self) -> list[str]:
+        """Nodes that this run has begun a step on, also in another worker: those it may hold."""
+        steps = [s for stage in self.plan.stages for s in stage.steps]
+        begun = {s.node for s in steps if self.journal.state(s.key) not in ("waiting", "skipped")}
+        return [node for node in self.plan.nodes if node in begun]
 
     def _let_go(self, node: str) -> None:
         """In the node's thread, patiently: others are kept out by what is left. For good it is left only by a node that does not

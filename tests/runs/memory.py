@@ -144,6 +144,7 @@ class MemoryNode:
 class MemoryDoors:
     def __init__(self, names: Sequence[str]) -> None:
         self.nodes = {name: MemoryNode(name) for name in names}
+        self.held: set[str] = set()
 
     def jobs(self, node: str) -> MemoryNode:
         return self.nodes[node]
@@ -153,9 +154,11 @@ class MemoryDoors:
 
     def renew(self, node: str) -> None: ...
 
-    def hold(self, node: str) -> None: ...
+    def hold(self, node: str) -> None:
+        self.held.add(node)
 
-    def let_go(self, node: str) -> None: ...
+    def let_go(self, node: str) -> None:
+        self.held.discard(node)
 
 
 def served_on(nodes: Sequence[str], *, story: str = "launch", **spec: Any) -> Plan:

@@ -191,3 +191,18 @@ def test_what_was_printed_before_the_end_is_stored_however_much_it_is() -> None:
         assert run.over.wait(30)
         assert run.journal.ends == [("succeeded", None, "")]
         assert run.printed("spark-0") >= at + 3000, "it ended before the end of what was there"
+
+
+def test_who_takes_a_run_over_at_its_very_end_gives_back_what_the_other_held() -> None:
+    """The worker that held the nodes is gone; the next one has nothing to do but to end the run."""
+    with working(2) as run:
+        run.until(lambda: run.doors.held == {"spark-0", "spark-1"})
+        run.stopping = True
+        run.thread.join(10)
+        for key in run.journal.steps:
+            run.journal.finish(key, "succeeded")
+        run.journal.ended_streams.update(run.journal.steps)
+        heir = Executor(run.plan, run.journal, run.doors, run_id=1, code="abc", environment_of=lambda _: {})  # type: ignore[arg-type]
+        assert heir.work(time.monotonic() + 5)
+        assert run.journal.ends == [("succeeded", None, "")] and run.doors.held == set()
+        heir.close()
