@@ -120,13 +120,13 @@ def _streams(site: Site, run: int) -> list[tuple[Any, ...]]:
 
 def _bytes(site: Site, played: Played, verdict: Verdict, step: int, job: str, node: str, ended: bool) -> None:
     """What is stored of a job is what it wrote on its node, masked as a whole: no gap, no overlap, the same SHA-256."""
-    logs = list(site.nodes.root(node).glob(f"home/*/.local/state/sparkweb/jobs/{job}/log"))
-    raw = logs[0].read_bytes() if logs else b""
     chunks = site.stack.rows(
         "select c.offset, c.length, c.data from runs_chunk c join runs_stream t on t.id = c.stream_id "
         "where t.step_id = ? and t.name = 'output' order by c.offset",
         step,
     )
+    logs = list(site.nodes.root(node).glob(f"home/*/.local/state/sparkweb/jobs/{job}/log"))
+    raw = logs[0].read_bytes() if logs else b""  # after the rows: a serving engine goes on to print
     at, stored = 0, []
     for offset, length, data in chunks:
         verdict.lost_bytes += max(0, offset - at)
