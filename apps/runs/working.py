@@ -89,7 +89,12 @@ class NodeDoors:
 
     def renew(self, node: str) -> None:
         if node in self.endpoints:
+            try:
+                inventory.log_in_anew(node)
+            finally:
+                connection.close()  # of this node's thread, which ends with the round
             pool().renew(self.endpoints[node])
+            self.endpoints[node] = replace(self.endpoints[node], login=self.endpoints[node].login + 1)
 
 
 def installation() -> str:
