@@ -349,11 +349,13 @@ def start(
     clear: Sequence[Clear] = (),
     idempotency_key: str = "",
     wait: bool = False,
+    because: str = "",
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
     a preflight that says no, or a clearing that nobody allowed.
 
     With `wait`, a node that another run holds is waited for in line: the run is stored now, and planned anew when its turn comes.
+    `because` is the reason that the deployment keeps after a stop that nobody wished for (rank_lost).
     """
     asked: dict[str, Any] = {"story": story, "deployment": deployment.pk, "digest": digest, "reason": reason}
     known = same_request(actor, idempotency_key, **asked)
@@ -390,8 +392,10 @@ def start(
         _nothing_in_the_way(plan)
     try:
         with transaction.atomic():
-            store = _join_the_line if taken else _start
-            return store(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
+            common: dict[str, Any] = {"reason": reason, "clear": clear, "idempotency_key": idempotency_key}
+            if taken:
+                return _join_the_line(actor, deployment, plan, **common)
+            return _start(actor, deployment, plan, because=because, **common)
     except IntegrityError:
         known = same_request(actor, idempotency_key, **asked)
         if known is not None:
@@ -452,6 +456,7 @@ def _start(
     clear: Sequence[Clear],
     idempotency_key: str,
     second_try_of: Run | None = None,
+    because: str = "",
 ) -> Run:
     run = _new_attempt(
         actor,
@@ -461,6 +466,7 @@ def _start(
         clear=clear,
         idempotency_key=idempotency_key,
         second_try_of=second_try_of,
+        parameters={"because": because, "evidence": deployment.evidence} if because else {},
     )
     _take_nodes(run, plan.nodes)
     _forget_what_was_seen(deployment)
