@@ -316,7 +316,7 @@ class Executor:
     ) -> Seen:
         seen = Seen()
         try:
-            if step is not None or asked:
+            if asked or (step is not None and step.kind != "key"):  # before that nobody comes in
                 self._hold(node)
             if step is not None and step.kind in ("job", "serve") and step.key not in self.launched:
                 seen.started = self.doors.jobs(node).start(
