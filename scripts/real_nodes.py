@@ -421,6 +421,17 @@ class Nodes:
         # On the fabric there is no third one: the second node must not be reached but through the first.
         self._in_namespace("ip", "address", "flush", "dev", "lab-fabric")
 
+    def plug(self, interface: str) -> None:
+        """A second cable between both nodes, down and without addresses; Docker knows nothing of it."""
+        self._in_namespace("ip", "link", "add", "rail-1", "type", "veth", "peer", "name", "rail-2")
+        for end, node in (("rail-1", HEAD), ("rail-2", SECOND)):
+            process = self.docker("inspect", "--format", "{{.State.Pid}}", node).strip()
+            self._in_namespace("ip", "link", "set", end, "netns", process, "name", interface)
+
+    def unplug(self, interface: str) -> None:
+        """Takes both ends away."""
+        self.inside(HEAD, "ip", "link", "delete", interface, check=False)
+
     def _node(self, name: str, image: str, *, management: str, fabric: str) -> None:
         words = [
             "create",

@@ -34,9 +34,9 @@ from apps.api.schemas import (
     Started,
     Word,
 )
-from apps.api.starting import replayed_for
 from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
+from apps.deployments.state import rank_state
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
@@ -101,7 +101,7 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         RankOut(
             number=rank.number,
             node=rank.node.name,
-            state=rank.state,
+            state=rank_state(deployment.state),
             container=rank.container or None,
             boot_id=rank.boot_id or None,
             seen_at=rank.seen_at,
@@ -259,8 +259,8 @@ def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody
         reason=body.reason,
         clear=_clear(body.clear),
         idempotency_key=key or "",
+        wait=body.wait,
     )
-    replayed_for(run, story=story, deployment=deployment.pk, digest=body.digest)
     return Status(202, Started(run=run.pk))
 
 

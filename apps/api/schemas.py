@@ -9,6 +9,7 @@ from ninja import Header, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from apps.api.finding import LARGEST_ID, MOST, PAGE
+from apps.deployments.state import RankState
 
 LONGEST_KEY = 32 * 1024  # characters of an uploaded private key
 MOST_NODES, MOST_CLEAR = 64, 500
@@ -321,6 +322,7 @@ class StartBody(Body):
     digest: str = Field(max_length=64, description="of the plan that was looked at")
     reason: str = Field("", max_length=2000)
     clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
+    wait: bool = Field(False, description="wait in line for nodes that another run holds, instead of a 409")
 
 
 class FabricBody(Body):
@@ -394,7 +396,10 @@ class PlannedStage(Out):
 class BarOut(Out):
     node: str
     total_bytes: int
-    segments: dict[str, int] = Field(description="os, weights, graphs, kv, others, free in bytes, in drawing order")
+    segments: dict[str, int] = Field(
+        description="os, weights, graphs, kv, deployments (others of ours), others, free in bytes, in drawing order"
+    )
+    deployments: dict[str, int] = Field(description="other deployments of ours that hold memory here, bytes by name")
 
 
 class FitOut(Out):
@@ -443,7 +448,7 @@ class ProvisionPlanOut(PlanOut):
 class RankOut(Out):
     number: int
     node: str
-    state: str
+    state: RankState = Field(description="as it follows from the deployment's state")
     container: str | None
     boot_id: str | None
     seen_at: datetime | None
@@ -553,6 +558,20 @@ class StepOut(Out):
     ended_at: datetime | None
 
 
+class HolderOut(Out):
+    node: str
+    run: int
+    what: str = Field(description="e.g. launch of qwen")
+    by: str
+    since: datetime
+
+
+class LineOfRun(Out):
+    position: int = Field(description="1: it is next")
+    ahead: list[int] = Field(description="runs before it")
+    holders: list[HolderOut] = Field(description="who holds its nodes now")
+
+
 class RunOut(Out):
     id: int
     story: str
@@ -574,6 +593,7 @@ class RunOut(Out):
     ended_at: datetime | None
     cancel_asked_at: datetime | None
     cancel_asked_by: str | None
+    waiting: LineOfRun | None = Field(description="its place in line, while its nodes are held by others")
     lines: int = Field(description="stored so far")
 
 

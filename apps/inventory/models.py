@@ -55,6 +55,8 @@ class Node(models.Model):
     unreachable_evidence = models.TextField(default="", blank=True)
     unreachable_hop = models.CharField(max_length=63, default="", blank=True)
     version = models.PositiveIntegerField(default=0)  # grows with every change a page could show
+    # Grows with what only a new login gets (groups, limits): connections of before are used no more, in no process.
+    logins = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -67,6 +67,12 @@ class Visitor(asyncssh.SSHServer):
     def begin_auth(self, username: str) -> bool:
         return True
 
+    def auth_completed(self) -> None:
+        """What the user is in now, it is in for as long as the connection lives."""
+        groups = self.door.node.groups_of("aurora")
+        if self.connection is not None:
+            self.connection.set_extra_info(groups=" ".join(f"{number}:{name}" for number, name in groups))
+
     def password_auth_supported(self) -> bool:
         return bool(self.door.node.ground.login_password)
 
@@ -282,6 +288,7 @@ class Door:
             "LANG": "C.UTF-8",
             "TMPDIR": "/tmp" if machine.mode == "mount" else str(self.node.root / "tmp"),
             "MOTD_SHOWN": "pam",
+            "LAB_GROUPS": process.get_extra_info("groups", ""),
             "SSH_CONNECTION": f"10.1.230.20 {peer[1] if isinstance(peer, tuple) and len(peer) > 1 else 50000} {self.node.addresses[0]} 22",
         }
 

@@ -1,9 +1,9 @@
 #!@PERL@
-use strict; use Socket;
+# No modules: loading Socket.pm would take longer than everything else here. On Linux AF_UNIX and SOCK_STREAM are 1.
 my ($name) = $0 =~ m{([^/]+)$};
 my $door = '@DOOR@';
-socket(my $s, PF_UNIX, SOCK_STREAM, 0) or exit 126;
-unless (connect($s, sockaddr_un($door))) { print STDERR "$name: cannot execute: Input/output error\n"; exit 126; }
+socket(my $s, 1, 1, 0) or exit 126;
+unless (connect($s, pack('Sa108', 1, $door))) { print STDERR "$name: cannot execute: Input/output error\n"; exit 126; }
 my $cwd = readlink("/proc/self/cwd"); $cwd = '/' unless defined $cwd;
 my $body = pack('(N/a*)*', $$, $cwd, scalar(@ARGV) + 1, $name, @ARGV, map { "$_=$ENV{$_}" } keys %ENV);
 sub put { my ($to, $data) = @_; my $o = 0; while ($o < length $data) { my $n = syswrite($to, $data, length($data) - $o, $o); exit 141 unless defined $n; $o += $n; } }

@@ -215,6 +215,11 @@ class Node:
     def root(self) -> Path:
         return self.folder / "root"
 
+    def groups_of(self, user: str) -> list[tuple[int, str]]:
+        """(number, name), as /etc/group has them now."""
+        rows = (line.split(":") for line in (self.root / "etc/group").read_text().splitlines())
+        return [(int(number), name) for name, _, number, members in rows if user in members.split(",")]
+
     def now(self) -> float:
         """The node's clock, unix seconds."""
         return time.time() + float(self.faults.get("clock-off") or 0)

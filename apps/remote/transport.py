@@ -70,6 +70,7 @@ class Endpoint:
     host_keys: tuple[tuple[str, str], ...] = ()  # (type, base64), the pinned ones; empty: nothing is trusted
     via: Endpoint | None = None
     password: str = field(default="", repr=False)  # the first time, before our key is in; then no key is offered
+    login: int = 0  # another number, another connection: what a login gets (groups, limits) has changed since
 
 
 @dataclass(frozen=True)

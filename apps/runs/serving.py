@@ -23,12 +23,13 @@ from django.utils import timezone
 
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
+from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
-from apps.remote.transport import JobLook, RemoteError
+from apps.remote.transport import Endpoint, JobLook, RemoteError
 from apps.runs import passing
 from apps.runs.models import Run
 from apps.runs.recorder import LeaseLost, Recorder
-from apps.runs.working import AWAY, NodeDoors
+from apps.runs.working import AWAY, pool
 
 log = logging.getLogger(__name__)
 LOOK_LIMIT = 1 << 20  # bytes of one log in one look
@@ -123,8 +124,8 @@ def _look(held: list[Recorder]) -> bool:
                     by_node.setdefault(node, []).append(one)
         except LeaseLost:
             held.remove(recorder)
-    doors = NodeDoors(list(by_node))
-    looks = {node: _threads.submit(_ask, doors, node, found) for node, found in by_node.items()}
+    doors = _doors(list(by_node))
+    looks = {node: _threads.submit(_ask, doors.get(node), found) for node, found in by_node.items()}
     behind = False
     for node, look in looks.items():
         answer = look.result()
@@ -153,13 +154,24 @@ def _followed(recorder: Recorder) -> Iterator[tuple[str, Followed]]:
             yield step.node.name, Followed(recorder, key, step.job_id, recorder.position(key))
 
 
-def _ask(doors: NodeDoors, node: str, found: Sequence[Followed]) -> list[JobLook] | None:
+def _doors(nodes: Sequence[str]) -> dict[str, Endpoint]:
+    """Those that may be opened; a node whose host key waits for somebody is none."""
+    doors = {}
+    for node in Node.objects.filter(name__in=nodes).select_related("credential", "jump"):
+        with suppress(Refused):
+            doors[node.name] = inventory.endpoint(node)
+    return doors
+
+
+def _ask(door: Endpoint | None, found: Sequence[Followed]) -> list[JobLook] | None:
     """In a thread of its own, without the database. None when the node does not answer: the watch says so, and why."""
+    if door is None:
+        return None
     try:
-        jobs = NodeJobs(doors.transport(node), timeout_s=LOOK_S)
+        jobs = NodeJobs(pool().get(door), timeout_s=LOOK_S)
         return jobs.look([(one.job_id, one.offset) for one in found], limit=LOOK_LIMIT)
     except RemoteError as trouble:
-        log.info("no look at the engine log on %s: %s", node, trouble.reason)
+        log.info("no look at the engine log on %s: %s", door.name, trouble.reason)
         return None
 
 

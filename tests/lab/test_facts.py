@@ -132,6 +132,21 @@ def test_docker_and_units_agree(look: Visit) -> None:
     assert pull.returncode == 1 and "Error response from daemon" in pull.stderr
 
 
+def test_python_inside_an_image_knows_its_packages(look: Visit) -> None:
+    asked = """docker exec -i vllm_node python3 - <<'E'
+import importlib.metadata
+from importlib.metadata import PackageNotFoundError, distributions, version
+print(version("vllm"), version("Huggingface_hub") == importlib.metadata.version("huggingface-hub"), len(list(distributions())) > 3)
+try:
+    version("sglang")
+except PackageNotFoundError as error:
+    print("none", isinstance(error, ImportError))
+print(importlib.metadata.EntryPoint("a", "b:c", "d").module, version("ray") != "", importlib.metadata.version is version)
+E
+"""
+    assert look.out(asked).splitlines() == ["0.14.0rc2.dev262+g1234abcd True True", "none True", "b True True"]
+
+
 def test_forty_stand_ins_are_quick(look: Visit) -> None:
     began = time.monotonic()
     look.out(
@@ -139,7 +154,7 @@ def test_forty_stand_ins_are_quick(look: Visit) -> None:
     )
     assert (
         time.monotonic() - began < 15
-    )  # about 0.6 s on an idle machine; the limit only catches another order of magnitude
+    )  # under half a second on an idle machine; the limit only catches another order of magnitude
 
 
 def test_a_head_that_is_not_asked_for_is_not_shown(look: Visit) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from apps.deployments import services as deployments
 from apps.facts.sheet import Sheet
+from apps.inventory import services as inventory
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version, load_shipped
+from apps.remote.pool import Pool
 from apps.runs import provisioning, services
 from tests.provision.conftest import ADMIN, HEAD, SECOND, ended, text_of
 
@@ -49,6 +51,38 @@ def test_a_port_that_was_down_ends_active_and_goes_back(pair, owner):
     assert pair.files() == files
     assert links(pair.sheet()) == links(before)
     assert SECOND in back.plan["nodes"]
+
+
+def test_a_new_group_counts_for_every_worker(pair):
+    """sshd asks for groups once a connection, and each worker process has warm ones of its own."""
+    pair.bare()
+    other = Pool()
+    try:
+
+        def told() -> list[str]:
+            pair.second.refresh_from_db()
+            return other.get(inventory.endpoint(pair.second)).run("id -nG").stdout.decode().split()
+
+        assert "docker" not in told()
+        pair.done(ticks={SECOND: ["docker"]})
+        assert "docker" in told()
+        pair.restored()
+        assert "docker" not in told()
+    finally:
+        other.close()
+
+
+def test_a_group_that_somebody_gave_by_hand_is_seen_by_the_next_probe(pair):
+    pair.bare()
+    assert pair.sheet().docker.problem == "docker_denied"
+    group = pair.lab.root(SECOND) / "etc/group"
+    group.write_text(
+        "".join(
+            f"{line}aurora\n" if line.startswith("docker:") else f"{line}\n" for line in group.read_text().splitlines()
+        )
+    )
+    pair.probe()
+    assert pair.sheet().docker.problem is None
 
 
 def test_qwen_launches_over_the_fabric_that_was_just_set_up(pair):

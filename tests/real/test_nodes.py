@@ -99,8 +99,10 @@ def test_the_main_job_over_ray(product: Product) -> None:
     for name, boot in boots.items():
         nodes.wait_until_up(name, other_than=boot)
     waited(lambda: stack.running(nodes, HEAD), 90)
-    evidence = product.becomes(tiny, "lost", "replaced")
-    assert "Both nodes rebooted" in evidence and "vllm-cluster.service" in evidence
+    waited(
+        lambda: "vllm-cluster.service" in product.becomes(tiny, "lost", "replaced"), 60
+    )  # its units start one by one
+    assert "Both nodes rebooted" in product.becomes(tiny, "lost", "replaced")
 
     product.know()
     clear = product.clearing(tiny, "relaunch")

@@ -18,7 +18,7 @@ from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.pages.words import mib, thousands
 from apps.people.models import User
-from apps.remote.transport import JobLook, RemoteError
+from apps.remote.transport import Endpoint, JobLook, RemoteError
 from apps.runs import downloads, limits, lines, recorder, serving
 from apps.runs.models import Chunk, Run, Step, Stream
 from apps.runs.recorder import LeaseLost, Recorder
@@ -350,14 +350,14 @@ class Door:
 def door(run: Run, monkeypatch: pytest.MonkeyPatch) -> Door:
     made = Door()
 
-    class Doors:
-        def __init__(self, nodes: list[str]) -> None:
-            pass
+    class NoPool:
+        def get(self, door: Any) -> str:
+            return str(door.name)
 
-        def transport(self, node: str) -> str:
-            return node
-
-    monkeypatch.setattr(serving, "NodeDoors", Doors)
+    monkeypatch.setattr(
+        serving, "_doors", lambda nodes: {node: Endpoint(node, "127.0.0.1", 22, "u", "") for node in nodes}
+    )
+    monkeypatch.setattr(serving, "pool", NoPool)
     monkeypatch.setattr(serving, "NodeJobs", lambda transport, timeout_s: made)
     monkeypatch.setattr(serving, "_away", {})
     return made

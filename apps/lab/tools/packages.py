@@ -29,7 +29,7 @@ def software(call: Call) -> Software:
 
 
 PRELUDE = r"""
-import sys, types, os, platform, importlib.metadata as metadata
+import sys, types, os, platform, importlib
 V, HOST, CONTAINER = @VALUES@
 class Version(tuple):
     major, minor, micro, releaselevel, serial = 3, 12, 3, "final", 0
@@ -44,16 +44,21 @@ platform.release = lambda: "@KERNEL@"
 platform.platform = lambda *a, **k: "Linux-@KERNEL@-aarch64-with-glibc2.39"
 os.uname = lambda: os.uname_result(("Linux", HOST, "@KERNEL@", "#15-Ubuntu SMP PREEMPT_DYNAMIC", "aarch64"))
 os.cpu_count = lambda: 20
+class PackageNotFoundError(ModuleNotFoundError): pass
 class Distribution:
     def __init__(self, name): self.name, self.version, self.metadata = name, V[name], {"Name": name, "Version": V[name]}
 def distribution(name):
     key = name.lower().replace("_", "-")
-    if key not in V: raise metadata.PackageNotFoundError(name)
+    if key not in V: raise PackageNotFoundError(name)
     return Distribution(key)
-metadata.distribution, metadata.version = distribution, lambda name: distribution(name).version
-metadata.distributions = lambda **k: [Distribution(name) for name in V]
+def true_metadata(name):  # it takes longer to load than all the rest: only for what is not said below
+    ours = sys.modules.pop("importlib.metadata")
+    try: return getattr(importlib.import_module("importlib.metadata"), name)
+    finally: sys.modules["importlib.metadata"] = importlib.metadata = ours
 def module(name, **values):
     made = types.ModuleType(name); made.__dict__.update(values); made.__path__ = []; sys.modules[name] = made; return made
+importlib.metadata = module("importlib.metadata", distribution=distribution, version=lambda name: distribution(name).version, PackageNotFoundError=PackageNotFoundError,
+                            distributions=lambda **k: [Distribution(name) for name in V], __getattr__=true_metadata)
 for name in ("vllm", "torch", "ray", "transformers", "triton", "safetensors", "huggingface_hub", "numpy"):
     if name.replace("_", "-") in V: module(name, __version__=V[name.replace("_", "-")])
 if "torch" in sys.modules:

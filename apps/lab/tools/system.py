@@ -68,11 +68,13 @@ async def dmidecode(call: Call) -> int:
 @tool("id", inside=True)
 async def identity(call: Call) -> int:
     root, words = call.root, "".join(word.lstrip("-") for word in call.arguments if word.startswith("-"))
-    name = next((word for word in call.arguments if not word.startswith("-")), "root" if root else "aurora")
+    asked = next((word for word in call.arguments if not word.startswith("-")), None)
+    name = asked or ("root" if root else "aurora")
     if name not in ("root", "aurora"):
         return await call.fail(f"id: ‘{name}’: no such user\n", 1)
     uid = 0 if name == "root" else 1000
-    groups = [(0, "root")] if uid == 0 else [(1000, "aurora"), *setup.groups_of(call, "aurora")]
+    more = call.node.groups_of(name) if asked else setup.groups_of_login(call)
+    groups = [(0, "root")] if uid == 0 else [(1000, "aurora"), *more]
     if "G" in words:
         await call.out(" ".join(g[1] if "n" in words else str(g[0]) for g in groups) + "\n")
     elif "u" in words:
@@ -102,9 +104,7 @@ async def logname(call: Call) -> int:
 
 @tool("groups", inside=True)
 async def groups(call: Call) -> int:
-    await call.out(
-        "root\n" if call.root else " ".join(["aurora", *(n for _, n in setup.groups_of(call, "aurora"))]) + "\n"
-    )
+    await call.out("root\n" if call.root else " ".join(["aurora", *(n for _, n in setup.groups_of_login(call))]) + "\n")
     return 0
 
 

@@ -261,6 +261,11 @@ stands() {
   ip -o -4 addr show dev "$1" | sed 's/.* inet \([0-9./]*\).*/ \1/' | tr -d '\n'
 }
 is_so() { case "$(stands "$1") " in "up $mtu"*" $2 "*) return 0 ;; esac; return 1; }
+# networkd takes an address away and gives it back while it configures a link.
+stays_so() {
+  case $3 in networkd | netplan) case $(networkctl --no-legend list "$1" 2>/dev/null) in *configuring* | *pending*) return 1 ;; esac ;; esac
+  is_so "$1" "$2" && sleep 1 && is_so "$1" "$2"
+}
 open=
 while read -r interface address mechanism; do
   [ -d "/sys/class/net/$interface" ] || fail fabric_down "there is no interface $interface"
@@ -316,7 +321,7 @@ $links
 END
 while read -r interface address mechanism; do
   left=20
-  until is_so "$interface" "$address"; do
+  until stays_so "$interface" "$address" "$mechanism"; do
     [ "$left" -gt 0 ] ||
       fail fabric_down "$interface is $(stands "$interface"), not up $mtu $address; the node puts its network back"
     sleep 1; left=$((left - 1))
@@ -430,6 +435,11 @@ fi
 PING = r"""
 command -v ping >/dev/null || { echo "not proved: ping is not installed"; exit 0; }
 while read -r interface address name; do
+  left=8 # a card that was given another MTU may take its link down for some seconds
+  until ping -c 1 -W 1 -I "$interface" "$address" >/dev/null 2>&1; do
+    [ "$left" -gt 0 ] || fail fabric_down "$address of $name does not answer $interface, not even small packets"
+    sleep 1; left=$((left - 1))
+  done
   if ping -M do -s "$size" -c 3 -i 0.3 -W 2 -I "$interface" "$address"; then echo "$name: $size bytes reach $address undivided"
   else fail fabric_packets "packets of $mtu bytes from $interface do not reach $address of $name undivided"; fi
 done <<END

@@ -15,7 +15,7 @@ def probe(nodes: Sequence[str]) -> Plan:
             node=node,
             title=f"Ask {node} what is there",
             kind="probe",
-            gate={"name": "sheet"},
+            gate={"name": "sheet", "fresh": True},  # groups that somebody changed by hand count from the next login on
             within_s=60.0,
             why="one script, one round trip; changes nothing",
         )
