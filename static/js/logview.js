@@ -569,7 +569,8 @@ class LogView {
       const answer = await fetch(`/runs/${this.run}/search?${query}`, { headers: { Accept: "application/json" } });
       const body = await answer.json();
       if (!answer.ok) throw new Error(body.detail);
-      list.append(...body.lines.map((line) => this.#hit(line)));
+      const told = new Set(body.lines.map((line) => line.n)); // each line once: as a hit, else beside the first that it stands by
+      list.append(...body.lines.map((line) => this.#hit(line, plain(text), told)));
       const count = known + body.lines.length;
       const lines = `${count}${body.more ? " or more" : ""} ${count === 1 && !body.more ? "line holds" : "lines hold"}`;
       const where = this.rank !== null ? ` of rank ${this.rank}` : this.step !== null ? " of this step" : "";
@@ -590,20 +591,21 @@ class LogView {
     return made;
   }
 
-  #hit(line) {
+  #hit(line, text, told) {
     const item = document.createElement("li");
     const link = document.createElement("a");
     link.href = `#L${line.n}`;
-    const around = (other) => {
-      const row = document.createElement("span");
-      row.className = "found-around";
-      row.textContent = `${other.n}  ${plain(other.text)}`;
-      return row;
+    const row = (one, kind) => {
+      const made = document.createElement("span");
+      made.className = kind;
+      const words = plain(one.text).replace(ORIGIN, "");
+      const at = words.toLowerCase().indexOf(text.toLowerCase());
+      made.textContent = `${one.n}  ${at > 24 ? `…${words.slice(at - 16)}` : words}`;
+      made.title = words;
+      return made;
     };
-    const hit = document.createElement("span");
-    hit.className = "found-hit";
-    hit.textContent = `${line.n}  ${plain(line.text)}`;
-    link.append(...(line.before ?? []).map(around), hit, ...(line.following ?? []).map(around));
+    const around = (lines) => (lines ?? []).filter((one) => !told.has(one.n) && told.add(one.n)).map((one) => row(one, "found-around"));
+    link.append(...around(line.before), row(line, "found-hit"), ...around(line.following));
     link.addEventListener("click", () => { if (location.hash === `#L${line.n}`) this.jump(line.n); });
     item.append(link);
     return item;
