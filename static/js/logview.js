@@ -4,7 +4,8 @@ import { live, signedOut } from "./live.js";
 import { paint, plain } from "./ansi.js";
 
 const LONGEST = 65536, MOST_ROWS = 400, KEPT = 20000, PAGE = 500, POLL_MS = 1500, GIVE_UP_MS = 2500, REPLY_MS = 8000, FILL_PAGES = 4;
-const MOST_PX = 8e6, SETTLE_MS = 120, BLANK = 4000; // of the whole log's height; of a scrollbar that is being dragged; of one drawn span
+const PACE_MS = 80, FOLLOWED_ROWS = 40; // between two drawings, and rows above the visible ones, while it follows
+const MOST_PX = 8e6, SETTLE_MS = 120; // of the whole log's height; until a scrollbar that is dragged rests
 const LEVELS = [[/\b(ERROR|CRITICAL|FATAL|Traceback|Error:)\b|^E\d{4} /, "bad"], [/\b(WARN|WARNING)\b/, "warn"]];
 const ORIGIN = /^(?:\([\w.:-]+ (?:pid|ip)=[^)]{1,60}\) ){1,3}/;
 const BADGES = {
@@ -13,6 +14,17 @@ const BADGES = {
 };
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const exact = new Intl.DateTimeFormat("en-CA", { dateStyle: "short", timeStyle: "medium", hourCycle: "h23" });
+
+let lastTime = "", lastClock = "";
+
+/** Lines that were stored together share their time, and formatting it is slow. */
+function clockOf(text) {
+  if (text !== lastTime) {
+    const at = new Date(text);
+    [lastTime, lastClock] = [text, Number.isNaN(at.getTime()) ? "" : clock.format(at)];
+  }
+  return lastClock;
+}
 
 /** The lines that are held, in order. A redraw of a stream (after \r) takes the place of the line before it; a continued one is
  *  the rest of a line whose beginning was already shown. */
@@ -376,10 +388,12 @@ class LogView {
   #draw(anchor = null) {
     if (anchor) this.wantedAnchor = anchor;
     if (this.drawing) return;
+    if (document.hidden) { this.stale = true; return; }
     this.drawing = true;
-    const draw = () => { this.drawing = false; this.#drawNow(); };
-    if (document.hidden) { this.drawing = false; this.stale = true; return; }
-    requestAnimationFrame(draw);
+    const draw = () => { this.drawing = false; this.drawnAt = performance.now(); this.#drawNow(); };
+    const wait = this.follow ? PACE_MS - (performance.now() - (this.drawnAt ?? 0)) : 0; // nobody reads faster than that
+    if (wait > 0) setTimeout(() => requestAnimationFrame(draw), wait);
+    else requestAnimationFrame(draw);
   }
 
   get rowHeight() { return this.average || 19; }
@@ -388,7 +402,8 @@ class LogView {
     const anchor = this.wantedAnchor ?? (this.follow ? null : this.#anchor());
     this.wantedAnchor = null;
     const count = this.shown.length;
-    const room = Math.min(MOST_ROWS, Math.ceil(this.view.clientHeight / this.rowHeight) + 160);
+    const spare = this.follow ? FOLLOWED_ROWS : 160;
+    const room = Math.min(MOST_ROWS, Math.ceil(this.view.clientHeight / this.rowHeight) + spare);
     if (this.follow) this.from = Math.max(0, count - room);
     else if (anchor?.line) {
       const at = this.#indexOf(anchor.line);
@@ -432,13 +447,11 @@ class LogView {
     const number = document.createElement("a");
     number.className = "line-n";
     number.href = `#L${line.n}`;
-    number.textContent = line.n.toLocaleString("en").replaceAll(",", " ");
+    number.textContent = String(line.n).replace(/\B(?=(\d{3})+$)/g, " ");
     number.tabIndex = -1;
     const time = document.createElement("time");
-    const at = new Date(line.time);
     time.dateTime = line.time;
-    time.textContent = Number.isNaN(at.getTime()) ? "" : clock.format(at);
-    time.title = Number.isNaN(at.getTime()) ? "" : exact.format(at);
+    time.textContent = clockOf(line.time);
     const who = document.createElement("span");
     who.className = "line-who";
     who.textContent = line.rank !== null && line.rank !== undefined ? `rank ${line.rank}` : line.node || "sparkweb";
@@ -480,6 +493,9 @@ class LogView {
     document.addEventListener("visibilitychange", () => { if (!document.hidden && this.stale) { this.stale = false; this.#draw(); } });
     this.view.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => this.#draw()).observe(this.view);
+    this.rows.addEventListener("pointerover", ({ target }) => {
+      if (target.tagName === "TIME" && !target.title && target.textContent) target.title = exact.format(new Date(target.dateTime));
+    });
     this.pill.addEventListener("click", () => this.newest());
     this.find("tabs").addEventListener("click", (event) => {
       const tab = event.target.closest("button");
