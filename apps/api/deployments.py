@@ -36,6 +36,7 @@ from apps.api.schemas import (
 )
 from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
+from apps.deployments.state import rank_state
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
@@ -100,7 +101,7 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         RankOut(
             number=rank.number,
             node=rank.node.name,
-            state=rank.state,
+            state=rank_state(deployment.state),
             container=rank.container or None,
             boot_id=rank.boot_id or None,
             seen_at=rank.seen_at,

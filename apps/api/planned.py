@@ -44,7 +44,15 @@ def _fit(fit: Fit) -> FitOut:
         sentence=fit.sentence,
         kv_tokens=fit.kv_tokens,
         largest=fit.largest,
-        bars=[BarOut(node=bar.node, total_bytes=bar.total_bytes, segments=dict(bar.segments)) for bar in fit.bars],
+        bars=[
+            BarOut(
+                node=bar.node,
+                total_bytes=bar.total_bytes,
+                segments=dict(bar.segments),
+                deployments=dict(bar.deployments),
+            )
+            for bar in fit.bars
+        ],
     )
 
 

@@ -9,6 +9,7 @@ from ninja import Header, Query
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from apps.api.finding import LARGEST_ID, MOST, PAGE
+from apps.deployments.state import RankState
 
 LONGEST_KEY = 32 * 1024  # characters of an uploaded private key
 MOST_NODES, MOST_CLEAR = 64, 500
@@ -395,7 +396,10 @@ class PlannedStage(Out):
 class BarOut(Out):
     node: str
     total_bytes: int
-    segments: dict[str, int] = Field(description="os, weights, graphs, kv, others, free in bytes, in drawing order")
+    segments: dict[str, int] = Field(
+        description="os, weights, graphs, kv, deployments (others of ours), others, free in bytes, in drawing order"
+    )
+    deployments: dict[str, int] = Field(description="other deployments of ours that hold memory here, bytes by name")
 
 
 class FitOut(Out):
@@ -444,7 +448,7 @@ class ProvisionPlanOut(PlanOut):
 class RankOut(Out):
     number: int
     node: str
-    state: str
+    state: RankState = Field(description="as it follows from the deployment's state")
     container: str | None
     boot_id: str | None
     seen_at: datetime | None

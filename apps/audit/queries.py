@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import TypedDict, Unpack
 
 from django.db.models import Q, QuerySet
 
@@ -11,6 +12,18 @@ from apps.audit.models import Entry
 
 PAGE = 50
 MOST = 1000
+
+
+class Filters(TypedDict, total=False):
+    """What `matching` takes; all are optional, and an empty one matches everything."""
+
+    actor: str
+    action: str
+    object: str
+    outcome: str
+    run: int | None
+    since: datetime | None
+    until: datetime | None
 
 
 def matching(
@@ -52,20 +65,9 @@ def matching(
     return found
 
 
-def entries(
-    *,
-    actor: str = "",
-    action: str = "",
-    object: str = "",
-    outcome: str = "",
-    run: int | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    older_than: int | None = None,
-    limit: int = PAGE,
-) -> list[Entry]:
+def entries(*, older_than: int | None = None, limit: int = PAGE, **filters: Unpack[Filters]) -> list[Entry]:
     """One page of `matching(…)`: up to `limit` (at most 1000) entries numbered below `older_than`, the newest first."""
-    found = matching(actor=actor, action=action, object=object, outcome=outcome, run=run, since=since, until=until)
+    found = matching(**filters)
     if older_than is not None:
         found = found.filter(id__lt=older_than)
     return list(found[: max(1, min(limit, MOST))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from django.db.models import F
 from django.utils import timezone
@@ -12,6 +12,15 @@ from apps.deployments.models import Deployment
 from apps.doorbell.ring import ring_on_commit
 
 State = Deployment.State
+RankState = Literal["starting", "serving", "stopping", "gone", "unknown"]
+# A rank's row says what the last good launch left; what of it holds now follows from the deployment's state.
+RANK_IN: dict[str, RankState] = {
+    State.SERVING: "serving",
+    State.LOST: "gone",
+    State.STOPPING: "stopping",
+    State.LAUNCHING: "starting",
+    State.STOPPED: "gone",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,11 @@ def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
     if observed:
         return Computed(observed["state"], observed.get("reason"), None, observed.get("evidence", ""))
     return Computed(State.SERVING)
+
+
+def rank_state(deployment_state: str) -> RankState:
+    """What a rank of a deployment in this state is: serving only while the deployment itself is."""
+    return RANK_IN.get(deployment_state, "unknown")
 
 
 def settle(deployment: Deployment, attempt: Attempt | None) -> Deployment:

@@ -28,6 +28,7 @@ BOOK = Book.of(
 )
 MOST_JSON = 4 * 1024 * 1024  # bytes of one input that are held to be read as JSON; a longer one is read as a log
 MOST_INPUTS = 1000
+MOST_LABELLED = 64  # parts of one input that are read, by their labels
 _CHUNK = 1 << 20
 _SEPARATOR = b"---8<---"
 _LABEL = re.compile(
@@ -128,7 +129,7 @@ class Explainer:
 
     def _begin(self) -> None:
         self._labelled: list[tuple[str, AnyReader]] = []
-        self._reader = AnyReader()
+        self._reader: AnyReader | None = AnyReader()  # None: what comes belongs to no part that is read
         self._any = False
 
     def feed(self, data: bytes) -> None:
@@ -187,7 +188,7 @@ class Explainer:
         if not self._any:
             blank = _BLANK_LINES.match(data)
             if blank is not None:
-                self._reader.feed(blank[0])
+                self._read(blank[0])
                 data = data[blank.end() :]
             if not data:
                 return
@@ -197,14 +198,20 @@ class Explainer:
                 self._label(label)
                 data = data[label.end() :]
         if not self._labelled:
-            self._reader.feed(data)
+            self._read(data)
             return
         self._labelled_text(data)
 
+    def _read(self, data: bytes) -> None:
+        if self._reader is not None:
+            self._reader.feed(data)
+
     def _label(self, label: re.Match[bytes]) -> None:
+        if len(self._labelled) >= MOST_LABELLED:
+            self._reader = None
+            return
         self._reader = AnyReader()
-        if len(self._labelled) < 64:
-            self._labelled.append((re.sub(r"\s", "", label["name"].decode()), self._reader))
+        self._labelled.append((re.sub(r"\s", "", label["name"].decode()), self._reader))
 
     def _labelled_text(self, data: bytes) -> None:
         at = 0
@@ -213,10 +220,10 @@ class Explainer:
                 continue
             if not label.start() and not self._line_begins:
                 continue
-            self._reader.feed(data[at : label.start()])
+            self._read(data[at : label.start()])
             self._label(label)
             at = label.end()
-        self._reader.feed(data[at:])
+        self._read(data[at:])
 
     def _end(self) -> None:
         if len(self._done) >= MOST_INPUTS:
@@ -231,6 +238,7 @@ class Explainer:
             else:
                 self._done.append(_together(parts))
             return
+        assert self._reader is not None  # without labels there is one part, and it is read
         self._reader.close()
         self._done.extend(self._reader.readings()[: MOST_INPUTS - len(self._done)])
 

@@ -12,6 +12,7 @@ PHASES = ("starting", "downloading", "loading", "compiling", "profiling", "autot
 # Where each phase begins on the way from 0 to 1: about the time it takes with a model that fills two Sparks.
 BEGINS = dict(zip(PHASES, (0.0, 0.02, 0.05, 0.80, 0.85, 0.88, 0.90, 0.97, 1.0), strict=True))
 _ENDS = dict(zip(PHASES, (*tuple(BEGINS.values())[1:], 1.0), strict=True))
+_ORDER = {phase: place for place, phase in enumerate(PHASES)}
 MAIN_LOAD = 0.92  # part of the loading phase that belongs to the model, where a drafter follows
 MOST_RANKS = 1024  # ranks kept; more would only be garbage in the input
 
@@ -90,8 +91,10 @@ class Load:
         """This phase has begun (a phase that lies behind is not entered again); `share` of it, 0..1, is done."""
         if self.overall >= 1.0:
             return  # ready: nothing lies ahead
-        if PHASES.index(phase) > PHASES.index(self.phase):
+        if phase != self.phase and _ORDER[phase] > _ORDER[self.phase]:
             self.phase = phase
+        if self.overall >= _ENDS[phase]:
+            return  # what lies behind moves nothing
         if phase == "loading" and self.ranks:
             moving = [state.furthest for state in self.ranks.values() if state.total is not None or state.furthest]
             share = min(moving, default=0.0)

@@ -440,10 +440,13 @@ def prepare(book: Book, raw: bytes) -> Prepared | None:
 
 def _matching(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
     return tuple(
-        (rule, match)
-        for word in found
-        for rule in book.rules.get(word, ())
-        if (match := rule.pattern.search(text)) is not None
+        [
+            (rule, match)
+            for word in found
+            if word in book.rules
+            for rule in book.rules[word]
+            if (match := rule.pattern.search(text)) is not None
+        ]
     )
 
 
@@ -452,7 +455,9 @@ def _signs(
 ) -> tuple[tuple[tuple[Sign, re.Match[str]], ...], tuple[Sign, ...]]:
     matched, wrapped = [], []
     for word in found:
-        for sign in book.signs.get(word, ()):
+        if word not in book.signs:
+            continue
+        for sign in book.signs[word]:
             match = sign.pattern.search(text)
             if match is not None:
                 matched.append((sign, match))

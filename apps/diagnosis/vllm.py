@@ -86,6 +86,15 @@ _KEPT = {
 
 def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
     dump = match["dump"]
+    if story.marks.get("arguments") != hash(dump):  # the same once more says nothing new
+        story.marks["arguments"] = hash(dump)
+        _arguments_once(story, dump)
+    if "speculative_config" in dump and "'speculative_config': None" not in dump:
+        story.load.expected_loads = 2
+    story.milestone("arguments", line)
+
+
+def _arguments_once(story: Story, dump: str) -> None:
     if MASK.decode() in mask_text(dump):
         story.fact(secret_redacted=True)
     for found in _ARGUMENT.finditer(dump):
@@ -95,9 +104,6 @@ def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
             story.first(**{name: number(value) if name not in ("model", "served_as") else value})
         if found["name"] == "headless" and found["value"] == "True":
             story.marks["headless"] = True
-    if "speculative_config" in dump and "'speculative_config': None" not in dump:
-        story.load.expected_loads = 2
-    story.milestone("arguments", line)
 
 
 _CONFIG = re.compile(

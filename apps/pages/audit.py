@@ -95,12 +95,22 @@ def audit(request: HttpRequest) -> HttpResponse:
         "older": urlencode({**chosen, "before": shown[-1].id}) if len(found) > len(shown) else "",
         "newest": older_than is None,
         "error": error,
-        "actions": queries.actions_seen(),
+        "actions": acts(queries.actions_seen()),
         "outcomes": list(Outcome),
         "may_export": may(actor_of(request), "export_audit"),
         **_chain(request),
     }
     return render(request, "pages/audit.html", context, status=400 if error else 200)
+
+
+def acts(tags: list[str]) -> dict[str, list[tuple[str, str]]]:
+    """Tags in words, by what they are about: Deployment -> (deployment:launch, launch)."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for tag in tags:
+        thing, _, what = tag.partition(":")
+        about = thing.replace("_", " ").capitalize()
+        found.setdefault(about, []).append((tag, what.replace("_", " ")))
+    return found
 
 
 def _chain(request: HttpRequest) -> dict[str, Any]:

@@ -16,6 +16,7 @@ NAMES = {
     "weights": "weights",
     "graphs": "graphs and activations",
     "kv": "KV cache",
+    "deployments": "other deployments",
     "others": "not ours",
     "cache": "page cache",
     "free": "free",

@@ -336,6 +336,7 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "flags": [name for name, on in (found.flags or {}).items() if on],
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
+        "left": found.state == Deployment.State.FAILED and not found.ranks.exists(),
         "curl": _curl(row),
         "consents": found.consents.order_by("node", "kind", "name"),
     }
@@ -490,7 +491,7 @@ def _bars(plan: Plan) -> list[dict[str, Any]]:
             "node": bar.node,
             "total": bar.total_bytes,
             "picture": charts.memory_bar(bar.segments, bar.total_bytes, large=True, key=f"fit{number}"),
-            "parts": [(charts.NAMES.get(name, name), size) for name, size in bar.segments if size],
+            "parts": [(charts.NAMES.get(name, name), size) for name, size in bar.parts if size],
         }
         for number, bar in enumerate(plan.fit.bars)
     ]

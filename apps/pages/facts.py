@@ -37,11 +37,6 @@ class Group:
             return str(len(self.table)) if self.table else "none"
         return " · ".join(str(value) for _, value in self.pairs[:2]) or f"{len(self.evidence)}"
 
-    @property
-    def opens(self) -> bool:
-        """Whether it is unfolded from the start: what a deployment looks at first, when there is any of it."""
-        return self.name in ("Machine", "Containers") and bool(self.pairs or self.table)
-
 
 def groups(sheet: Sheet) -> list[Group]:
     """Every fact, grouped as the page shows it; what belongs to none of them stands raw at the end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 from django.db.models import Max
 from django.utils.safestring import SafeString
 
+from apps.diagnosis.findings.links import plug_of
 from apps.inventory.models import Node, SheetRow
 from apps.pages import charts
 from apps.runs.models import Run
@@ -134,15 +134,11 @@ def _parts(
     return tuple((name, size) for name, size in found if size > 0)
 
 
-TWIN = re.compile(r"roce(?:P\d+)?p(\w+)f(\d+)")  # rocep1s0f0 and roceP2p1s0f0 are one plug of a Spark
-
-
 def halves(ports: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Plugs of which one half is up and the other is not, as the names of the ports that are down."""
     plugs: dict[str, list[Mapping[str, Any]]] = {}
     for port in ports:
-        twin = TWIN.fullmatch(str(port.get("name")))
-        plugs.setdefault("/".join(twin.groups()) if twin else "", []).append(port)
+        plugs.setdefault(plug_of(str(port.get("name"))), []).append(port)
     found = []
     for its in plugs.values():
         down = tuple(str(port.get("name")) for port in its if not _up(port))

@@ -15,6 +15,8 @@ from django.urls import path
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from apps.audit.models import Entry
+from apps.deployments.models import Rank
+from apps.deployments.state import rank_state
 from apps.diagnosis.findings import Finding
 from apps.diagnosis.findings import findings as known_findings
 from apps.diagnosis.refusal import Refused
@@ -119,6 +121,7 @@ def _add_form(request: HttpRequest, typed: dict[str, str], error: Error | None =
 PIECES = {"node-findings": "pages/node_findings.html", "node-facts": "pages/node_facts.html"}
 TONES = {"bad": "bad", "warn": "warn", "note": "off"}
 MOST_CHANGES = 200
+MOST_HISTORY = 6  # acts on the page; the trail has all
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,60 @@ def findings(sheet: Sheet | None) -> list[Shown]:
     ]
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Can a deployment go here, and if not, what is to be done first? `link`: the words of the way on to `url`."""
+
+    tone: str
+    word: str
+    sentence: str
+    remedy: str = ""
+    url: str = ""
+    link: str = ""
+
+
+def _at_work(rank: Rank) -> bool:
+    return (
+        rank_state(rank.deployment.state) in ("serving", "starting", "stopping") or rank.deployment.state == "degraded"
+    )
+
+
+def verdict(found: Node, sheet: Sheet | None, shown: list[Shown]) -> Verdict | None:
+    """None where the page says already why nothing can be done there: its key is not settled, or it does not answer."""
+    if found.state != Node.State.READY or found.unreachable_since is not None:
+        return None
+    held = getattr(found, "reservation", None)
+    if held is not None:
+        whose = (
+            f", the {held.run.story} of {held.run.deployment.name}" if held.run.deployment else f", a {held.run.story}"
+        )
+        sentence = f"Run {held.run.pk}{whose} by {held.run.actor_name}, uses it."
+        return Verdict(
+            "busy", "not now", sentence, "Wait for it to end, or cancel it.", held.run.get_absolute_url(), "Watch it"
+        )
+    if sheet is None:
+        return Verdict("off", "not known yet", "Nothing is known of it yet.", "Probe it: that changes nothing there.")
+    first = next((one for one in shown if one.tone in ("bad", "warn")), None)
+    here = sorted({rank.deployment.name for rank in found.ranks.select_related("deployment") if _at_work(rank)})
+    if here and (first is None or first.tone != "bad"):
+        sentence = f"{' and '.join(here)} {'is' if len(here) == 1 else 'are'} at work here."
+        remedy = "A plan says whether there is room beside it; what is too much is stopped by its own Stop."
+        return Verdict("warn", "yes, but", sentence, remedy, "/deployments/new", "New deployment")
+    if first is None:
+        return Verdict("ok", "yes", "Nothing stands in the way.", "", "/deployments/new", "New deployment")
+    alike = [one for one in shown if one.tone == first.tone]
+    more = f" {len(alike) - 1} more below." if len(alike) > 1 else ""
+    mended = any(one.mended for one in alike)
+    return Verdict(
+        first.tone,
+        "not as it is" if first.tone == "bad" else "yes, but",
+        f"{first.finding.sentence}.",
+        f"{first.finding.remedy}{more}",
+        f"/nodes/provision?{urlencode({'node': found.name})}" if mended else "#node-findings",
+        "Provision settles some of it" if mended else "all findings",
+    )
+
+
 def changed(found: Node) -> tuple[Any, list[Change]]:
     """When the sheet before the newest one was taken, and what is different since."""
     rows = list(found.sheets.order_by("-taken_at", "-pk")[:2])
@@ -153,7 +210,7 @@ def history(found: Node) -> list[Entry]:
     """What was done to this node, and what runs did on it; those of several nodes stand under the run."""
     runs_here = Step.objects.filter(node=found).order_by("-run_id").values_list("run_id", flat=True).distinct()[:50]
     about = Q(object_type="node", object_id=str(found.pk)) | Q(run_id__in=list(runs_here))
-    return list(Entry.objects.filter(about).order_by("-id")[:15])
+    return list(Entry.objects.filter(about).order_by("-id")[:MOST_HISTORY])
 
 
 @allow("view")
@@ -165,6 +222,7 @@ def node(request: HttpRequest, node_id: int) -> HttpResponse:
 
 def _show(request: HttpRequest, found: Node, error: Error | None = None) -> HttpResponse:
     sheet = services.latest_sheet(found)
+    shown = findings(sheet)
     since, differences = changed(found)
     held = getattr(found, "reservation", None)
     hops: list[dict[str, Any]] = []
@@ -178,7 +236,9 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "sheet": sheet,
         "taken_at": sheet.taken_at if sheet else None,
         "groups": groups(sheet) if sheet else [],
-        "findings": findings(sheet),
+        "verdict": verdict(found, sheet, shown),
+        "findings": [one for one in shown if one.tone != "off"],
+        "notes": [one for one in shown if one.tone == "off"],
         "changes_since": since,
         "changes": differences,
         "hops": list(reversed(hops)),

@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from apps.deployments.state import rank_state
 from apps.diagnosis.reasons import REASONS
 from apps.pages.charts import NAMES
 
@@ -213,14 +214,7 @@ def tone(state: Any) -> str:
     return TONE_OF_STATE.get(str(state), "off")
 
 
-# A rank's row says what the last good launch left; what of it holds now follows from the deployment's state.
-RANK_IN = {"serving": "serving", "lost": "gone", "stopping": "stopping", "launching": "starting", "stopped": "gone"}
-
-
-@register.filter
-def rank_state(deployment_state: Any) -> str:
-    """What a rank of a deployment in this state is: serving only while the deployment itself is."""
-    return RANK_IN.get(str(deployment_state), UNKNOWN)
+register.filter("rank_state", rank_state)
 
 
 @register.filter

@@ -11,7 +11,7 @@ from typing import Any
 from apps.diagnosis.findings.holders import discrete, holders
 from apps.facts.sheet import Sheet
 from apps.facts.values import ModelFolder
-from apps.plan import kvcache
+from apps.plan import kvcache, options
 from apps.plan.checks.others import of_holders
 from apps.plan.preflight import find_model
 from apps.plan.spec import Given, Spec
@@ -39,7 +39,7 @@ class Room:
     claim: int | None  # what the engine will ask for; None where it takes what it needs
     floor: int
     unified: bool
-    others: tuple[str, ...] = ()  # other deployments of ours that hold some of it: they are stopped, not cleared
+    others: tuple[tuple[str, int], ...] = ()  # other deployments of ours and what they hold: stopped, not cleared
 
     @property
     def after(self) -> int:
@@ -86,22 +86,15 @@ def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
 def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
     """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
     share (no GPU known, or another engine)."""
-    if spec.engine != "vllm" or not (sheet.gpus and sheet.gpus.gpus) or "--kv-cache-memory-bytes" in _flags(spec):
+    if (
+        spec.engine != "vllm"
+        or not (sheet.gpus and sheet.gpus.gpus)
+        or "--kv-cache-memory-bytes" in options.values(spec)
+    ):
         return None
     total = _total(spec, sheet)
     share = spec.gpu_memory_utilization if spec.gpu_memory_utilization is not None else DEFAULT_UTILIZATION
     return None if total is None else int(total * share)
-
-
-def _flags(spec: Spec) -> dict[str, str]:
-    """Further arguments as flag -> value, enough to look a few up."""
-    made: dict[str, str] = {}
-    for at, word in enumerate(spec.arguments):
-        if word.startswith("--"):
-            flag, mark, value = word.partition("=")
-            following = spec.arguments[at + 1] if at + 1 < len(spec.arguments) else ""
-            made[flag.replace("_", "-")] = value if mark else following
-    return made
 
 
 def _total(spec: Spec, sheet: Sheet) -> int | None:
@@ -128,13 +121,14 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
     consented = {(one.kind, one.name) for one in given.clear if one.node == sheet.node}
     own = freed = freeable = 0
     theirs = of_holders(sheet, given)
-    names = [
-        theirs[one.kind, one.name].name for one in holders(sheet, given.deployment) if (one.kind, one.name) in theirs
-    ]
+    others: dict[str, int] = {}
     for holder in holders(sheet, given.deployment):
         if holder.own:
             own += holder.bytes
             continue
+        if (holder.kind, holder.name) in theirs:
+            name = theirs[holder.kind, holder.name].name
+            others[name] = others.get(name, 0) + holder.bytes
         freeable += holder.bytes
         freed += holder.bytes if (holder.kind, holder.name) in consented else 0
     floor = 0 if discrete(sheet) else int(spec.os_floor_gib * GIB)
@@ -147,7 +141,7 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
         claim_bytes(spec, sheet),
         floor,
         not discrete(sheet),
-        tuple(dict.fromkeys(names)),
+        tuple(others.items()),
     )
 
 
@@ -156,20 +150,19 @@ def load_of(spec: Spec, sheets: Sequence[Sheet]) -> Load:
     folder = model_of(spec, sheets)
     weights = folder.weights_bytes if folder else None
     gpu = any(sheet.gpus and sheet.gpus.gpus for sheet in sheets)
-    ranks = max(1, spec.tensor_parallel) * max(1, _integer(_flags(spec).get("--pipeline-parallel-size")) or 1)
-    fixed = _integer(_flags(spec).get("--kv-cache-memory-bytes"))
+    stages = options.pipeline_parallel(spec)
+    ranks = max(1, spec.tensor_parallel) * stages
     return Load(
         weights=None if weights is None else math.ceil(weights / ranks),
         runtime=RUNTIME_BYTES if gpu else GIB,
         cache=kvcache.cache(
-            folder.config if folder else None, tensor_parallel=spec.tensor_parallel, kv_dtype=spec.kv_cache_dtype
+            folder.config if folder else None,
+            tensor_parallel=spec.tensor_parallel,
+            pipeline_parallel=stages,
+            kv_dtype=spec.kv_cache_dtype,
         ),
-        fixed_kv=fixed,
+        fixed_kv=options.whole(spec, "--kv-cache-memory-bytes"),
     )
-
-
-def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.isdigit() else None
 
 
 def model_of(spec: Spec, sheets: Sequence[Sheet]) -> ModelFolder | None:
@@ -277,7 +270,7 @@ def _sentence(
     short: Sequence[Room],
 ) -> str:
     length = longest(spec, load)
-    each = " per node" if len(rooms) > 1 else ""
+    each = " per GPU" if options.ranks(spec) > len(rooms) else " per node" if len(rooms) > 1 else ""
     sequences = tokens / length
     count = (
         f"{int(sequences)} sequences"
@@ -289,7 +282,7 @@ def _sentence(
     said = [f"{_size(size)} of KV cache{each} holds {_many(tokens)} tokens: {count} of {length:,}."]
     if short:
         need = ", ".join(f"{(_wanted(room, load) - room.after) / GIB:.1f} GiB on {room.node}" for room in short)
-        others = dict.fromkeys(name for room in short for name in room.others)
+        others = dict.fromkeys(name for room in short for name, _ in room.others)
         said.insert(
             0, f"Fits once {need} is free: stop {', '.join(others)}." if others else f"Fits once {need} is cleared."
         )
@@ -343,12 +336,13 @@ def _length_that_fits(cache: kvcache.Cache, size: int) -> int:
 
 
 def _bar(room: Room, weights: int, runtime: int, kv: int) -> Bar:
-    """os | weights | graphs | kv | others | free. The system is never drawn smaller than its floor; what nobody names
+    """os | weights | graphs | kv | deployments | others | free. The system is never drawn smaller than its floor; what nobody names
     is its."""
-    others = max(0, room.freeable - room.freed)
+    held = max(0, room.freeable - room.freed)
+    ours = min(held, sum(size for _, size in room.others))
     unnamed = max(0, room.total - room.available - room.freeable)
     system = max(room.floor, unnamed)
-    left = room.total - system - others - weights - runtime - kv
+    left = room.total - system - held - weights - runtime - kv
     return Bar(
         room.node,
         room.total,
@@ -357,7 +351,9 @@ def _bar(room: Room, weights: int, runtime: int, kv: int) -> Bar:
             ("weights", weights),
             ("graphs", runtime if weights else 0),
             ("kv", kv),
-            ("others", others),
+            ("deployments", ours),
+            ("others", held - ours),
             ("free", max(0, left if weights else left + runtime)),
         ),
+        room.others,
     )

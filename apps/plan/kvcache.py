@@ -7,7 +7,7 @@ number that looks sure."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CACHE_BYTES = {"": 2.0, "auto": 2.0, "float16": 2.0, "bfloat16": 2.0, "float32": 4.0, "nvfp4": 0.5625}  # fp8… is 1
@@ -75,8 +75,10 @@ def _need(config: Mapping[str, Any], *names: str) -> int:
     raise Missing(" or ".join(names))
 
 
-def cache(config: Mapping[str, Any] | None, *, tensor_parallel: int = 1, kv_dtype: str = "") -> Cache | Unknown:
-    """The components of one rank. `kv_dtype` as vLLM names it ("" or auto: 16 bit)."""
+def cache(
+    config: Mapping[str, Any] | None, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, kv_dtype: str = ""
+) -> Cache | Unknown:
+    """The components of one rank, of the stage with the most layers. `kv_dtype` as vLLM names it ("" or auto: 16 bit)."""
     if not config:
         return Unknown("the model's config.json was not read")
     text = text_config(config)
@@ -87,7 +89,18 @@ def cache(config: Mapping[str, Any] | None, *, tensor_parallel: int = 1, kv_dtyp
     if isinstance(parts, Unknown):
         return parts
     length = text.get("max_position_embeddings") or text.get("max_sequence_length") or text.get("seq_length")
-    return Cache(parts, length if isinstance(length, int) else None)
+    return Cache(
+        tuple(_of_stage(part, pipeline_parallel) for part in parts), length if isinstance(length, int) else None
+    )
+
+
+def _of_stage(part: Component, stages: int) -> Component:
+    """What one of the stages of pipeline parallel holds of it; none holds less than one layer."""
+    layers = -(-part.layers // max(1, stages))
+    share = layers / part.layers if part.layers else 1.0
+    return replace(
+        part, layers=layers, token_bytes=part.token_bytes * share, sequence_bytes=part.sequence_bytes * share
+    )
 
 
 def _width(kv_dtype: str) -> float:

@@ -26,7 +26,7 @@ def _story(plan: Plan) -> Iterator[str]:
         if plan.fit.largest:
             yield f"     largest that fits: {json.dumps(plan.fit.largest, sort_keys=True)}"
         for bar in plan.fit.bars:
-            segments = " · ".join(f"{name} {size / (1 << 30):.1f}" for name, size in bar.segments)
+            segments = " · ".join(f"{name} {size / (1 << 30):.1f}" for name, size in bar.parts)
             yield f"     {bar.node} {bar.total_bytes / (1 << 30):.1f} GiB: {segments}"
     for problem in plan.problems:
         yield f"[{MARKS[problem.severity]}] {problem.name}: {problem.title}"

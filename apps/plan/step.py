@@ -98,7 +98,20 @@ class Bar:
 
     node: str
     total_bytes: int
-    segments: tuple[tuple[str, int], ...]  # (os|weights|graphs|kv|others|free, bytes)
+    segments: tuple[tuple[str, int], ...]  # (os|weights|graphs|kv|deployments|others|free, bytes)
+    deployments: tuple[tuple[str, int], ...] = ()  # whose the segment of that name is: other deployments of ours
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """The segments as they are read: each other deployment of ours by its name."""
+        made: list[tuple[str, int]] = []
+        for name, size in self.segments:
+            made += (
+                [(f"deployment {one}", held) for one, held in self.deployments]
+                if name == "deployments"
+                else [(name, size)]
+            )
+        return tuple(made)
 
 
 @dataclass(frozen=True)
@@ -147,6 +160,10 @@ class Plan:
         def step(s: dict[str, Any]) -> Step:
             return Step(**{**s, "commands": tuple(s["commands"]), "secrets": tuple(Secret(**x) for x in s["secrets"])})
 
+        def bar(b: dict[str, Any]) -> Bar:
+            segments, others = (tuple((n, v) for n, v in b.get(name, ())) for name in ("segments", "deployments"))
+            return Bar(b["node"], b["total_bytes"], segments, others)
+
         fit = body.get("fit")
         return cls(
             story=body["story"],
@@ -159,7 +176,7 @@ class Plan:
             else Fit(
                 fit["verdict"],
                 fit["sentence"],
-                tuple(Bar(b["node"], b["total_bytes"], tuple((n, v) for n, v in b["segments"])) for b in fit["bars"]),
+                tuple(bar(x) for x in fit["bars"]),
                 fit["kv_tokens"],
                 fit["largest"],
             ),

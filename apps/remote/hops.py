@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from apps.remote.transport import CannotReach, Endpoint, RemoteError
-from apps.remote.wire import ChannelLate, ChannelRefused, Limits, spoken
+from apps.remote.wire import ChannelLate, ChannelRefused, Led, Limits, spoken
 
 if TYPE_CHECKING:
     from apps.remote.ssh import ParamikoTransport
@@ -116,7 +116,7 @@ def through(parent: ParamikoTransport, endpoint: Endpoint, *, limits: Limits) ->
     """
     where = f"{endpoint.address} port {endpoint.port} through {parent.name}"
     try:
-        return parent.open_direct(endpoint.address, endpoint.port, timeout_s=limits.channel_s)
+        return Led(parent.open_direct(endpoint.address, endpoint.port, timeout_s=limits.channel_s))
     except ChannelRefused as refusal:
         reason = refusal_reason(refusal)
         hop = parent.name if reason == "jump_refused" else endpoint.name

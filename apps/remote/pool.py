@@ -23,8 +23,15 @@ Connect = Callable[..., ParamikoTransport]
 class Pool:
     """`get(endpoint)` gives a living transport. Callers don't close what they got; `close()` ends all."""
 
-    def __init__(self, *, limits: Limits | None = None, idle_s: float = 300.0, connect: Connect = connect) -> None:
-        self._limits, self._idle_s, self._connect = limits or Limits(), idle_s, connect
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        idle_s: float = 300.0,
+        grace_s: float = 5.0,  # between `get` and the first command over what it gave
+        connect: Connect = connect,
+    ) -> None:
+        self._limits, self._idle_s, self._grace_s, self._connect = limits or Limits(), idle_s, grace_s, connect
         self._start_empty()
 
     def get(self, endpoint: Endpoint) -> ParamikoTransport:
@@ -57,18 +64,18 @@ class Pool:
         return future.result()
 
     def renew(self, endpoint: Endpoint) -> None:
-        """Let the next `get` log in anew, e.g. because groups changed. The connection that is warm now is closed as soon as
-        nobody uses it and nothing runs through it."""
+        """Let the next `get` log in anew, e.g. because groups changed. The connection that is warm now is closed when nobody
+        has used it for a while and nothing runs through it."""
         self._mind_forks()
         with self._lock:
             future = self._warm.get(endpoint)
             if future is not None and _usable(future):
-                del self._warm[endpoint]
-                self._retired.append(future.result())
+                self._retire(endpoint)
         self.close_idle()
 
     def close_idle(self) -> None:
-        """Close connections that nobody used for `idle_s` and that no other connection runs through."""
+        """Close connections that nobody used for `idle_s`, or retired ones that nobody uses any more, unless another one
+        runs through them."""
         with self._lock:
             ready = [(endpoint, future.result()) for endpoint, future in self._warm.items() if _usable(future)]
             parents = {id(one.parent) for one in (*(transport for _, transport in ready), *self._retired)}
@@ -80,9 +87,13 @@ class Pool:
             ]
             for endpoint, _ in idle:
                 del self._warm[endpoint]
-            done = [one for one in self._retired if id(one) not in parents and not one.busy]
+            done = [
+                one
+                for one, since in self._retired.items()
+                if id(one) not in parents and not one.busy and now - max(since, one.last_used) > self._grace_s
+            ]
             for transport in done:
-                self._retired.remove(transport)
+                del self._retired[transport]
         for transport in (*(transport for _, transport in idle), *done):
             transport.close()
 
@@ -119,27 +130,21 @@ class Pool:
         return self.get(endpoint)
 
     def _drop_predecessors(self, endpoint: Endpoint) -> None:
-        """A node whose key, pins or way changed is a new endpoint: the old connection goes as soon as nobody uses
-        it.
-        """
+        """A node whose key, pins, way or login changed is a new endpoint: the old connection is retired."""
         with self._lock:
-            old = [(key, future) for key, future in self._warm.items() if key.name == endpoint.name and key != endpoint]
-            parents = {id(future.result().parent) for future in self._warm.values() if _usable(future)}
-            unused = [
-                (key, future.result())
-                for key, future in old
-                if _usable(future) and not future.result().busy and id(future.result()) not in parents
-            ]
-            for key, _ in unused:
-                del self._warm[key]
-        for _, transport in unused:
-            transport.close()
+            for key in [key for key in self._warm if key.name == endpoint.name and key != endpoint]:
+                if _usable(self._warm[key]):
+                    self._retire(key)
+        self.close_idle()
+
+    def _retire(self, endpoint: Endpoint) -> None:
+        self._retired[self._warm.pop(endpoint).result()] = time.monotonic()
 
     def _start_empty(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._warm: dict[Endpoint, Future[ParamikoTransport]] = {}
-        self._retired: list[ParamikoTransport] = []
+        self._retired: dict[ParamikoTransport, float] = {}  # since, monotonic seconds
 
     def _mind_forks(self) -> None:
         if self._process == os.getpid():

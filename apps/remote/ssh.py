@@ -36,7 +36,7 @@ from apps.remote.transport import (
     RemoteError,
     Result,
 )
-from apps.remote.wire import ChannelLate, ChannelRefused, Limits, Wire, prefer, spoken
+from apps.remote.wire import ChannelLate, ChannelRefused, Limits, Wire, end, prefer, spoken
 
 PIECE = 65536  # bytes a read; measured 120 MB/s against 79 with 4 KiB
 SHELL = "/bin/sh -s"
@@ -414,7 +414,7 @@ class ParamikoTransport:
             try:
                 yield channel
             finally:
-                channel.close()
+                end(channel)
         finally:
             self._sessions.release()
 
@@ -495,7 +495,7 @@ class _Tunnel:
 
     def __init__(self, channel: paramiko.Channel, operation: AbstractContextManager[None]) -> None:
         self._channel, self._held = channel, ExitStack()
-        self._held.callback(channel.close)
+        self._held.callback(end, channel)
         self._held.enter_context(operation)
 
     def __getattr__(self, name: str) -> Any:

@@ -7,6 +7,7 @@ it refuses a channel, and the words of a disconnect. `Wire` keeps them, and note
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -92,6 +93,25 @@ def prefer(key_types: Sequence[str]) -> tuple[str, ...]:
     """
     pinned = algorithms_for(key_types)
     return (*pinned, *(name for name in ALL_ALGORITHMS if name not in pinned))
+
+
+def end(channel: paramiko.Channel) -> None:
+    """Close it; where its connection has ended meanwhile there is nobody left to tell, which Paramiko calls an error."""
+    with contextlib.suppress(EOFError, OSError, paramiko.SSHException):
+        channel.close()
+
+
+class Led:
+    """A channel of a jump host as the socket of the next one: closing it after the jump host's end is no error."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def close(self) -> None:
+        end(self._channel)
 
 
 class Wire(paramiko.Transport):

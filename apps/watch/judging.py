@@ -142,13 +142,14 @@ def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool
     starters = [u for u in node.units or () if u.active == "active" and set(u.containers) & {c.name for c in others}]
     if need_unit and not starters:
         return ""
-    names = _words([c.name for c in others])
-    # One unit may start the others through dependencies: name those whose ExecStart names a container.
-    by = (
-        f"{_words(sorted(unit.name for unit in starters))} started {names}"
-        if starters
-        else f"{names} {'runs' if len(others) == 1 else 'run'} there now"
-    )
+    # One unit may start others through dependencies: named is what its own commands name.
+    started = [c.name for c in others if any(c.name in unit.containers for unit in starters)]
+    alone = [c.name for c in others if c.name not in started]
+    said = [f"{_words(sorted(unit.name for unit in starters))} started {_words(started)}"] if started else []
+    if alone:
+        runs = "runs" if len(alone) == 1 else "run"
+        said.append(f"{_words(alone)} {runs} there {'too' if started else 'now'}")
+    by = _words(said)
     held = sum((process.mib or 0) for process in node.processes) / 1024
     memory = f", holding {held:.0f} GiB" if held >= 1 else ""
     return f"On {node.node}, {by}{memory}."

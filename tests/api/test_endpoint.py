@@ -123,3 +123,28 @@ def test_programs_and_pages_say_the_same(story: Story, program: Callable[..., Pr
     body = api.get("deployments").body["deployments"][0]
     assert body["endpoint"] is None and body["tunnel"].startswith("ssh -N -L 30000:")
     assert body["tunnel"] in pages() and pages().count("answers only on spark-1a32") == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "of_rank"),
+    [
+        ("serving", "serving"),
+        ("launching", "starting"),
+        ("stopping", "stopping"),
+        ("lost", "gone"),
+        ("stopped", "gone"),
+        ("unreachable", "unknown"),
+        ("degraded", "unknown"),
+        ("failed", "unknown"),
+    ],
+)
+def test_a_ranks_state_follows_from_its_deployments(
+    state: str, of_rank: str, story: Story, program: Callable[..., Program]
+) -> None:
+    """The row keeps what the last good launch left; a program must not read that a lost rank serves."""
+    story.deployment.ranks.create(
+        number=0, node=story.head, revision=story.deployment.revision, run_id=1, state="serving"
+    )
+    Deployment.objects.update(state=state)
+    (rank,) = program("viewer").get(f"deployments/{story.deployment.pk}").body["ranks"]
+    assert rank["state"] == of_rank

@@ -421,3 +421,38 @@ def test_a_container_that_was_restarted_is_not_ready_until_it_says_so_again(star
     assert again.progress is not None and first.progress is not None
     assert again.progress.phase == "starting"
     assert again.progress.overall >= first.progress.overall
+
+
+def test_parts_beyond_the_most_are_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their readings would be thrown away; a hundred megabytes of labels used to take a minute."""
+    made: list[explaining.AnyReader] = []
+
+    class Counted(explaining.AnyReader):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(explaining, "AnyReader", Counted)
+    parts = [b"# node%d\nnothing here\n" % number for number in range(explaining.MOST_LABELLED)]
+    late = [b"# late%d\nUvicorn running on http://0.0.0.0:8000\n" % number for number in range(500)]
+    reading = explain(b"".join([*parts, *late, b"---8<---\n", b"# again\nUvicorn running on http://0.0.0.0:8000\n"]))
+    assert not reading.ready and "late0" not in reading.facts and "node63" in reading.facts
+    assert len(made) == 1 + explaining.MOST_LABELLED + 2
+    assert explain_all(b"".join([*parts, *late, b"---8<---\n", b"# again\n", *late[0].splitlines(True)[1:]]))[1].ready
+
+
+def test_the_same_arguments_once_more_say_nothing_new() -> None:
+    start = b"(APIServer pid=1) INFO 11-30 10:00:00 [utils.py:1] vLLM API server version 0.14.0\n"
+    first = (
+        b"(APIServer pid=1) INFO 11-30 10:00:01 [utils.py:2] non-default args: {'model': 'a/b', 'api_key': ['sk-abcdefghijklmnopqrst'],"
+        b" 'tensor_parallel_size': 2, 'speculative_config': {'method': 'mtp'}}\n"
+    )
+    other = first.replace(b"'tensor_parallel_size': 2", b"'port': 8001")
+    ready = b"(APIServer pid=1) INFO:     Application startup complete.\n"
+    once = vllm.read(start + first + other)
+    assert once.facts["secret_redacted"] is True and (once.facts["tp"], once.facts["port"]) == (2, 8001)
+    again = vllm.read((start + first + ready) * 3 + start + first + other)
+    assert {name: again.facts[name] for name in ("tp", "port", "model", "secret_redacted")} == {
+        name: once.facts[name] for name in ("tp", "port", "model", "secret_redacted")
+    }
+    assert [entry.name for entry in again.milestones].count("arguments") == 5

@@ -282,6 +282,8 @@ class TestFirstRun:
         assert Client().get("/api/v1/who").status_code == 401
         assert Client().get("/healthz").status_code == 200
         assert Client().get("/first-run").status_code == 200
+        page = Client().get("/first-run").content.decode()
+        assert "the line that begins with “First run”" in page and "docker compose logs migrate" in page
 
     def test_the_code_makes_the_admin_once(self, db: None) -> None:
         code = services.setup_code()

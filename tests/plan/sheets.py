@@ -248,6 +248,15 @@ def pair(*, busy: bool = True) -> dict[str, Sheet]:
     return {sheet.node: sheet for sheet in (head(busy=busy), second())}
 
 
+def servers(*gpus: int) -> dict[str, Sheet]:
+    """The pair as machines with so many GPUs each, 80 GB of their own per GPU."""
+    made = pair(busy=False)
+    for (node, sheet), count in zip(list(made.items()), gpus, strict=True):
+        own = tuple(Gpu(at, "NVIDIA H100 80GB HBM3", memory_total_mib=81559, memory_used_mib=0) for at in range(count))
+        made[node] = replace(sheet, gpus=Gpus("580.95.05", "13.0", own))
+    return made
+
+
 def qwen35(**changes: Any) -> Spec:
     """The story's deployment."""
     made = Spec(

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from apps.facts.values import GpuProcess
+from apps.plan import options
 from apps.plan.commands import docker
 from apps.plan.engines import vllm
-from apps.plan.engines.site import Site, sites
+from apps.plan.engines.site import Site, gpus_of, sites
 from apps.plan.fit import holders
 from apps.plan.stories import launch
-from tests.plan.sheets import GIVEN, OLD_STACK, pair, qwen35
+from tests.plan.sheets import GIVEN, OLD_STACK, pair, qwen35, servers
 
 
 def by_flag(spec: object, **where: object) -> dict[str, vllm.Argument]:
@@ -49,7 +50,7 @@ def test_native_ranks() -> None:
 
 
 def test_a_negative_number_is_a_value_and_no_option() -> None:
-    assert vllm.group(("--seed", "-1", "--a=b", "-tp", "2")) == (
+    assert options.group(("--seed", "-1", "--a=b", "-tp", "2")) == (
         ("--seed", ("--seed", "-1")),
         ("--a", ("--a=b",)),
         ("-tp", ("-tp", "2")),
@@ -163,3 +164,28 @@ def test_gpu_processes_without_an_owner_belong_to_the_engine_containers() -> Non
 
 def test_site_of_a_rank() -> None:
     assert place().container == "vllm-qwen35-r0" and place().gpus == 1 and not place().root
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words", "gpus", "used"),
+    [
+        (8, (), (4, 4), (4, 4)),
+        (4, ("-pp", "2"), (4, 4), (4, 4)),
+        (4, ("--pipeline_parallel_size=2",), (4, 4), (4, 4)),
+        (2, ("-pp=2",), (4, 4), (2, 2)),  # Ray would pack all four onto the head, were it told of more
+        (2, ("-pp", "2", "-dp", "2"), (4, 4), (4, 4)),
+        (6, (), (4, 2), (4, 2)),  # unlike nodes bring what they have
+        (2, (), (1, 1), (1, 1)),
+        (2, ("-pp", "nonsense"), (1, 1), (1, 1)),
+    ],
+)
+def test_ray_is_told_of_as_many_gpus_as_there_are_ranks(
+    tensor: int, words: tuple[str, ...], gpus: tuple[int, int], used: tuple[int, int]
+) -> None:
+    spec = qwen35(tensor_parallel=tensor, arguments=words)
+    assert gpus_of(spec, list(servers(*gpus).values())) == used
+    plan = launch(spec, servers(*gpus), given=GIVEN)
+    shown = [word for stage in plan.stages for step in stage.steps for text in step.commands for word in text.split()]
+    assert [word for word in shown if word.startswith("--num-gpus=")] == [f"--num-gpus={count}" for count in used]
+    waited = next(step for stage in plan.stages for step in stage.steps if step.gate.get("name") == "ray_nodes")
+    assert waited.gate["gpus"] == float(sum(used))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from apps.facts.values import Gpu, Gpus, Memory
 from apps.plan import kvcache
 from apps.plan.fit import claim_bytes, fit
 from apps.plan.spec import Given
-from tests.plan.sheets import CONSENTED, GIVEN, QWEN35, pair, plain, qwen35, tiny
+from tests.plan.sheets import CONSENTED, GIVEN, QWEN35, pair, plain, qwen35, servers, tiny
 
 GIB = 1 << 30
 TOKENS = 131072
@@ -143,7 +144,15 @@ def test_bars_sum_up_to_the_machine() -> None:
             for bar in fit(qwen35(), pair(busy=busy), given).bars:
                 used = dict(bar.segments)
                 assert sum(used.values()) >= bar.total_bytes - (1 << 20)
-                assert [name for name, _ in bar.segments] == ["os", "weights", "graphs", "kv", "others", "free"]
+                assert [name for name, _ in bar.segments] == [
+                    "os",
+                    "weights",
+                    "graphs",
+                    "kv",
+                    "deployments",
+                    "others",
+                    "free",
+                ]
     clear = fit(qwen35(), pair(busy=False), GIVEN).bars
     assert all(sum(size for _, size in bar.segments) == bar.total_bytes for bar in clear)
 
@@ -203,3 +212,25 @@ def test_a_discrete_gpu_is_judged_by_its_own_memory() -> None:
 def test_the_cpu_run_of_the_tiny_model_fits() -> None:
     found = fit(tiny(), {"box": plain()}, GIVEN)
     assert found.verdict == "fits" and found.kv_tokens == 33554432 // (2 * 4 * 2 * 32 * 2)
+
+
+def test_stages_share_layers_and_their_cache() -> None:
+    """Two stages of four ranks hold as much as one of eight; the short names of options count too."""
+    eight = fit(qwen35(tensor_parallel=8), servers(4, 4), GIVEN)
+    stages = [
+        fit(qwen35(tensor_parallel=4, arguments=words), servers(4, 4), GIVEN)
+        for words in (("-pp", "2"), ("-pp=2",), ("--pipeline-parallel-size", "2"), ("--pipeline_parallel_size=2",))
+    ]
+    assert stages[1:] == stages[:-1] and eight.verdict == stages[0].verdict == "fits"
+    weights = [dict(each.bars[0].segments)["weights"] for each in (eight, stages[0])]
+    assert weights[0] == weights[1] == math.ceil(118_990_000_000 / 8)
+    # 2 KV heads: under TP 8 and TP 4 a rank holds one all the same, but a stage has only half of the layers.
+    assert stages[0].kv_tokens == pytest.approx(2 * (eight.kv_tokens or 0), rel=0.05)
+    assert "per GPU" in eight.sentence and "per GPU" in stages[0].sentence
+
+
+def test_a_stage_holds_the_larger_part_of_odd_layers() -> None:
+    assert gib(LLAMA_70B, tensor_parallel=2) == pytest.approx(20.0)
+    found = kvcache.cache({**LLAMA_70B, "num_hidden_layers": 81}, pipeline_parallel=2)
+    assert isinstance(found, kvcache.Cache) and [one.layers for one in found.components] == [41]
+    assert found.token_bytes == pytest.approx(41 * 2 * 8 * 128 * 2)

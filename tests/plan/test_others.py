@@ -53,6 +53,26 @@ def test_who_serves_here_is_named_with_all_that_it_holds_and_offered_for_nothing
     assert fit is not None and "GiB on spark-1a32 is free: stop qwen3.5-122b." in fit.sentence
 
 
+def test_the_bar_draws_it_by_its_name_and_strangers_as_such() -> None:
+    stranger = Container("grafana", state="running", memory_bytes=2 * GIB)
+    fit = planned(WANTED, on_head(RANK, stranger), SERVING).fit
+    assert fit is not None
+    bar = next(one for one in fit.bars if one.node == HEAD)
+    assert bar.deployments == (("qwen3.5-122b", int(99.7 * GIB)),)
+    segments = dict(bar.segments)
+    assert (segments["deployments"], segments["others"]) == (int(99.7 * GIB), 2 * GIB)
+    assert [name for name, size in bar.parts if size >= 2 * GIB and name not in ("os", "weights", "graphs", "kv")] == [
+        "deployment qwen3.5-122b",
+        "others",
+    ]
+    made = planned(WANTED, on_head(RANK), SERVING)
+    assert Plan.from_json(made.to_json()) == made
+    older = made.to_json()
+    for one in older["fit"]["bars"]:
+        del one["deployments"]  # of a plan that was stored before
+    assert Plan.from_json(older).fit.bars[0].deployments == ()  # type: ignore[union-attr]
+
+
 def test_the_same_container_name_and_port_are_its_too() -> None:
     (found,) = on(planned(qwen35(name="second"), on_head(RANK), SERVING))
     assert "port 30000, port 6379 and the container name vllm-qwen35-r0" in found.meaning

@@ -18,7 +18,7 @@ from apps.plan.step import Plan
 from apps.plan.stories import clear, launch, probe, relaunch, restore, stop
 from apps.shell import Secret
 from tests.plan import sheets
-from tests.plan.sheets import CONSENT, CONSENTED, GIVEN, pair, plain, qwen35, tiny
+from tests.plan.sheets import CONSENT, CONSENTED, GIVEN, pair, plain, qwen35, servers, tiny
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -80,6 +80,10 @@ DISABLED = replace(CONSENTED, clear=tuple(replace(one, disable=one.kind == "unit
 STORIES: dict[str, Callable[[], Plan]] = {
     "launch-ray-asks-consent": lambda: launch(qwen35(), pair(), given=GIVEN),
     "launch-ray-consented": lambda: launch(qwen35(), pair(), given=CONSENTED),
+    "launch-ray-eight-ranks": lambda: launch(qwen35(tensor_parallel=8), servers(4, 4), given=GIVEN),
+    "launch-ray-two-stages": lambda: launch(
+        qwen35(tensor_parallel=4, arguments=("-pp", "2")), servers(4, 4), given=GIVEN
+    ),
     "launch-native": lambda: launch(qwen35(cluster="native"), pair(busy=False), given=GIVEN),
     "launch-single": lambda: launch(single(), pair(busy=False), given=GIVEN),
     "launch-process": lambda: launch(tiny(), {"box": plain()}, given=GIVEN),
@@ -275,6 +279,10 @@ REFUSALS: dict[str, tuple[Spec, dict[str, sheets.Sheet]]] = {
     "nonsense": (
         qwen35(name="No Way", port=80, gpu_memory_utilization=1.5, nodes=("spark-1a32",) * 2),
         pair(busy=False),
+    ),
+    "more stages than GPUs": (
+        qwen35(tensor_parallel=4, arguments=("--pipeline_parallel_size=4",)),
+        servers(4, 4),
     ),
     "unknown engine": (qwen35(engine="magic"), pair(busy=False)),
     "unknown architecture": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -84,11 +85,60 @@ def test_idle_connections_close_but_not_the_jump_of_a_busy_one(openssh: OpenSsh)
         pool.close()
 
 
-def test_a_changed_endpoint_is_a_new_connection_and_the_old_one_goes(openssh: OpenSsh, pool: Pool) -> None:
+def test_a_changed_endpoint_is_a_new_connection_and_the_old_one_goes(openssh: OpenSsh) -> None:
     server = openssh.start("node")
-    first = pool.get(server.endpoint())
-    second = pool.get(dataclasses.replace(server.endpoint(), host_keys=server.host_keys[:1]))
-    assert second is not first and not first.alive and second.alive
+    pool = Pool(grace_s=0.3)
+    try:
+        first = pool.get(server.endpoint())
+        changed = dataclasses.replace(server.endpoint(), host_keys=server.host_keys[:1])
+        second = pool.get(changed)
+        assert second is not first and second.alive
+        assert first.run("echo in").ok, "somebody who was given it just before may use it"
+        time.sleep(0.4)
+        assert pool.get(changed) is second and not first.alive
+    finally:
+        pool.close()
+
+
+def test_a_login_is_renewed_under_those_who_use_it(openssh: OpenSsh) -> None:
+    """Many threads, one of which renews all the time: nobody's command is cut off."""
+    jump, node = openssh.start("jump"), openssh.start("node")
+    pool = Pool(grace_s=0.2)
+    failed: list[BaseException] = []
+    until = time.monotonic() + 4
+
+    def work(number: int) -> None:
+        endpoint, login = node.endpoint(via=jump.endpoint()), 0
+        while time.monotonic() < until:
+            try:
+                assert pool.get(endpoint).run("echo in").ok
+                if number == 0:
+                    pool.renew(endpoint if login % 2 else jump.endpoint())
+                    login += 1
+            except BaseException as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+    finally:
+        pool.close()
+
+
+def test_an_end_behind_a_dead_jump_host_is_no_error(openssh: OpenSsh, pool: Pool) -> None:
+    jump, node = openssh.start("jump"), openssh.start("node")
+    inner = pool.get(node.endpoint(via=jump.endpoint()))
+    tunnel = inner.open_tunnel("127.0.0.1", node.port)
+    parent = pool.get(jump.endpoint())
+    parent.close()
+    tunnel.close()
+    inner.close()
+    assert not inner.alive
+    assert pool.get(node.endpoint(via=jump.endpoint())).run("echo in").ok
 
 
 def test_a_fork_starts_empty_and_leaves_the_parents_connection_alone(openssh: OpenSsh, pool: Pool) -> None:

@@ -105,3 +105,25 @@ def test_a_killed_worker_takes_the_engine_along_but_not_the_heads_container():
 def test_a_plain_process(state, reason):
     seen = {"box": NodeSeen("box", 1.0, boot_id="b", containers=(), job_states={"abc-1": state})}
     assert judge((RankWanted(0, "box", "", "b", "abc-1"),), seen).reason == reason
+
+
+def test_a_unit_is_named_for_its_own_containers_only():
+    """What merely runs beside them was started by somebody else."""
+    proxy = Unit(name="vllm-proxy.service", active="active", containers=("proxy",))
+    idle = Unit(name="old.service", active="inactive", containers=("grafana",))
+    beside = replace(
+        OLD_STACK,
+        containers=(*OLD_STACK.containers, Container(name="grafana", state="running")),
+        units=(CLUSTER, proxy, idle),
+    )
+    found = judge(RANKS, both(beside, node("spark-5be3", boot="boot-d")))
+    assert found.evidence == (
+        "Both nodes rebooted 24 min ago. On spark-1a32, vllm-cluster.service started vllm_node, vllm_embeddings and reranker "
+        "and grafana runs there too, holding 98 GiB."
+    )
+
+
+def test_who_starts_by_a_policy_of_docker_is_no_units():
+    policy = node("spark-1a32", boot="boot-c", running=("grafana", "prometheus"), units=(CLUSTER,))
+    found = judge(RANKS, both(policy, node("spark-5be3", boot="boot-d")))
+    assert found.evidence.endswith("On spark-1a32, grafana and prometheus run there now.")

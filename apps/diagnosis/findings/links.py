@@ -72,13 +72,18 @@ def shared_networks(sheets: Sequence[Sheet]) -> tuple[ipaddress.IPv4Network, ...
 _PORT = re.compile(r"f(\d+)(?:np\d+)?$")
 
 
+def plug_of(device: str) -> str:
+    """The physical port that an RDMA device belongs to: on a Spark each port is two PCIe functions, whose names end in
+    the same function number (rocep1s0f0 and roceP2p1s0f0). Devices with other names (mlx5_0) stand alone."""
+    found = _PORT.search(device) if device.lower().startswith("roce") else None
+    return f"f{found.group(1)}" if found else device
+
+
 def twins(sheet: Sheet) -> tuple[tuple[Hca, ...], ...]:
-    """RDMA devices by the physical port that they belong to: on a Spark each port is two PCIe functions, whose names
-    end in the same function number (rocep1s0f0 and roceP2p1s0f0). Devices with other names (mlx5_0) stand alone."""
+    """RDMA devices by the physical port that they belong to."""
     groups: dict[str, list[Hca]] = {}
     for hca in sheet.fabric or ():
-        found = _PORT.search(hca.name) if hca.name.lower().startswith("roce") else None
-        groups.setdefault(f"f{found.group(1)}" if found else hca.name, []).append(hca)
+        groups.setdefault(plug_of(hca.name), []).append(hca)
     return tuple(tuple(sorted(group, key=lambda hca: hca.name)) for _, group in sorted(groups.items()))
 
 

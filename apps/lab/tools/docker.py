@@ -299,6 +299,12 @@ async def docker(call: Call) -> int:
         return await call.fail(f"template parsing error: {error}\n", 64)
 
 
+async def formatted(call: Call, form: str, body: dict[str, Any]) -> int:
+    """What --format makes of it."""
+    await call.out((go_json(body) if form == "json" else Template(form).render(body)) + "\n")
+    return 0
+
+
 async def version(call: Call, words: list[str]) -> int:
     form = pick(words, "-f", "--format")
     body = {
@@ -328,15 +334,12 @@ async def version(call: Call, words: list[str]) -> int:
             ],
         },
     }
-    if form == "json":
-        await call.out(go_json(body) + "\n")
-    elif form:
-        await call.out(Template(form).render(body) + "\n")
-    else:
-        await call.out(
-            f"Client: Docker Engine - Community\n Version:           {VERSION}\n API version:       1.51\n OS/Arch:           linux/arm64\n\nServer: Docker Engine - Community\n Engine:\n"
-            f"  Version:          {VERSION}\n  API version:      1.51 (minimum version 1.24)\n  OS/Arch:          linux/arm64\n"
-        )
+    if form:
+        return await formatted(call, form, body)
+    await call.out(
+        f"Client: Docker Engine - Community\n Version:           {VERSION}\n API version:       1.51\n OS/Arch:           linux/arm64\n\nServer: Docker Engine - Community\n Engine:\n"
+        f"  Version:          {VERSION}\n  API version:      1.51 (minimum version 1.24)\n  OS/Arch:          linux/arm64\n"
+    )
     return 0
 
 
@@ -377,15 +380,12 @@ async def info(call: Call, words: list[str]) -> int:
         "Warnings": None,
         "ClientInfo": {"Version": VERSION, "Context": "default", "Plugins": []},
     }
-    if form == "json":
-        await call.out(go_json(body) + "\n")
-    elif form:
-        await call.out(Template(form).render(body) + "\n")
-    else:
-        await call.out(
-            f"Client: Docker Engine - Community\n Version:    {VERSION}\n\nServer:\n Containers: {len(containers)}\n  Running: {running}\n Server Version: {VERSION}\n Storage Driver: overlay2\n"
-            f" Runtimes: io.containerd.runc.v2 {'nvidia ' if setup.has_gpu_runtime(call) else ''}runc\n Default Runtime: runc\n Kernel Version: {scene.KERNEL}\n Operating System: Ubuntu 24.04.3 LTS\n Architecture: aarch64\n CPUs: 20\n Name: {node.name}\n"
-        )
+    if form:
+        return await formatted(call, form, body)
+    await call.out(
+        f"Client: Docker Engine - Community\n Version:    {VERSION}\n\nServer:\n Containers: {len(containers)}\n  Running: {running}\n Server Version: {VERSION}\n Storage Driver: overlay2\n"
+        f" Runtimes: io.containerd.runc.v2 {'nvidia ' if setup.has_gpu_runtime(call) else ''}runc\n Default Runtime: runc\n Kernel Version: {scene.KERNEL}\n Operating System: Ubuntu 24.04.3 LTS\n Architecture: aarch64\n CPUs: 20\n Name: {node.name}\n"
+    )
     return 0
 
 

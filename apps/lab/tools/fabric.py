@@ -237,51 +237,23 @@ async def ip(call: Call) -> int:
 
 
 async def route_get(call: Call, target: str, as_json: bool) -> int:
-    for card in call.node.cards:
-        if card.address and card.up and target.rsplit(".", 1)[0] == card.address.rsplit(".", 1)[0]:
-            if as_json:
-                await call.out(
-                    json.dumps(
-                        [
-                            {
-                                "dst": target,
-                                "dev": card.name,
-                                "prefsrc": card.address,
-                                "flags": [],
-                                "uid": 1000,
-                                "cache": [],
-                            }
-                        ]
-                    )
-                    + "\n"
-                )
-            else:
-                await call.out(f"{target} dev {card.name} src {card.address} uid 1000 \n    cache \n")
-            return 0
-    if call.node.seed.internet:
-        card = call.node.cards[0]
-        gateway = card.address.rsplit(".", 1)[0] + ".1"
-        if as_json:
-            await call.out(
-                json.dumps(
-                    [
-                        {
-                            "dst": target,
-                            "gateway": gateway,
-                            "dev": card.name,
-                            "prefsrc": card.address,
-                            "flags": [],
-                            "uid": 1000,
-                            "cache": [],
-                        }
-                    ]
-                )
-                + "\n"
-            )
-        else:
-            await call.out(f"{target} via {gateway} dev {card.name} src {card.address} uid 1000 \n    cache \n")
-        return 0
-    return await call.fail("RTNETLINK answers: Network is unreachable\n", 2)
+    near = [
+        card
+        for card in call.node.cards
+        if card.address and card.up and target.rsplit(".", 1)[0] == card.address.rsplit(".", 1)[0]
+    ]
+    if not near and not call.node.seed.internet:
+        return await call.fail("RTNETLINK answers: Network is unreachable\n", 2)
+    card = near[0] if near else call.node.cards[0]
+    gateway = "" if near else card.address.rsplit(".", 1)[0] + ".1"
+    if as_json:
+        first = {"dst": target, "gateway": gateway} if gateway else {"dst": target}
+        route = {**first, "dev": card.name, "prefsrc": card.address, "flags": [], "uid": 1000, "cache": []}
+        await call.out(json.dumps([route]) + "\n")
+    else:
+        via = f" via {gateway}" if gateway else ""
+        await call.out(f"{target}{via} dev {card.name} src {card.address} uid 1000 \n    cache \n")
+    return 0
 
 
 def fabric(node: Node) -> list[Card]:

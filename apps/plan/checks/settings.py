@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from apps.facts.sheet import Sheet
+from apps.plan import options
 from apps.plan.fit import GIB, claim_bytes, model_of
 from apps.plan.kvcache import is_hybrid_gdn, text_config
 from apps.plan.spec import Spec, validate
@@ -34,11 +35,12 @@ def _ranks(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
     if spec.engine != "vllm" or len(sheets) != len(spec.nodes):
         return
     per_node = [len(sheet.gpus.gpus) if sheet.gpus and sheet.gpus.gpus else 1 for sheet in sheets]
-    if any(
-        "--pipeline-parallel-size" in word or word == "-pp" or "--data-parallel-size" in word for word in spec.arguments
-    ):
-        return
-    if len(spec.nodes) > 1 and spec.tensor_parallel != sum(per_node):
+    if "--data-parallel-size" in options.values(spec):
+        return  # its replicas may be started in several ways
+    stages = options.pipeline_parallel(spec)
+    if stages > 1:
+        yield _stages(spec, stages, sum(per_node))
+    elif len(spec.nodes) > 1 and spec.tensor_parallel != sum(per_node):
         yield Problem(
             "tp_mismatch",
             "stop",
@@ -58,6 +60,20 @@ def _ranks(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:
         )
     else:
         yield Problem("ranks", "fine", f"{spec.tensor_parallel} rank(s) on {len(spec.nodes)} node(s)")
+
+
+def _stages(spec: Spec, stages: int, gpus: int) -> Problem:
+    """Pipeline parallel: a stage is as many ranks as tensor parallel says."""
+    wanted, where = spec.tensor_parallel * stages, f"{len(spec.nodes)} node(s)"
+    if wanted <= gpus:
+        return Problem("ranks", "fine", f"{wanted} rank(s) in {stages} stages on {where}")
+    return Problem(
+        "tp_mismatch",
+        "stop",
+        f"{stages} stages of {spec.tensor_parallel} ranks want {wanted} GPUs, {where} have {gpus} together",
+        meaning="Each rank takes one GPU, and a rank without one waits for ever.",
+        remedy=f"Set tensor parallel and --pipeline-parallel-size so that their product is {gpus}, or add nodes.",
+    )
 
 
 def _heads(spec: Spec, config: Mapping[str, Any] | None) -> Iterator[Problem]:
@@ -87,7 +103,7 @@ def _heads(spec: Spec, config: Mapping[str, Any] | None) -> Iterator[Problem]:
 
 
 def _attention(spec: Spec, config: Mapping[str, Any] | None) -> Iterator[Problem]:
-    asked = spec.attention_backend or _argument(spec, "--attention-backend")
+    asked = spec.attention_backend or options.values(spec).get("--attention-backend", "")
     if is_hybrid_gdn(config) and asked.lower().startswith("flashinfer"):
         yield Problem(
             "kernel_unsupported",
@@ -100,15 +116,6 @@ def _attention(spec: Spec, config: Mapping[str, Any] | None) -> Iterator[Problem
         )
     elif is_hybrid_gdn(config):
         yield Problem("attention", "fine", f"Attention backend {asked or 'left to the engine'} with GDN layers")
-
-
-def _argument(spec: Spec, flag: str) -> str:
-    for at, word in enumerate(spec.arguments):
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-        if word == flag and at + 1 < len(spec.arguments):
-            return spec.arguments[at + 1]
-    return ""
 
 
 def _share(spec: Spec, sheets: Sequence[Sheet]) -> Iterator[Problem]:

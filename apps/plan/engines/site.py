@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from apps.facts.sheet import Sheet
+from apps.plan import options
 from apps.plan.fabric import Fabric, fabric_address
 from apps.plan.spec import Spec
 from apps.plan.step import Problem
@@ -41,8 +42,9 @@ def sites(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Site, ...] | tuple[P
     lost = tuple(fabric for fabric in fabrics if isinstance(fabric, Problem))
     if lost:
         return lost
+    gpus = gpus_of(spec, chosen)
     return tuple(
-        _site(spec, rank, sheet, fabric)
+        _site(spec, rank, sheet, fabric, gpus[rank])
         for rank, (sheet, fabric) in enumerate(zip(chosen, fabrics, strict=True))
         if not isinstance(fabric, Problem)
     )
@@ -65,7 +67,15 @@ def _fabric(sheet: Sheet, everyone: Sequence[Sheet]) -> Fabric | Problem | None:
     return fabric_address(sheet, [other for other in everyone if other is not sheet])
 
 
-def _site(spec: Spec, rank: int, sheet: Sheet, fabric: Fabric | None) -> Site:
+def gpus_of(spec: Spec, sheets: Sequence[Sheet]) -> tuple[int, ...]:
+    """GPUs that the deployment uses on each node: as many on one as on the other, or all of each where one has fewer."""
+    even = -(-options.ranks(spec) // len(sheets))
+    there = [len(sheet.gpus.gpus) if sheet.gpus else 0 for sheet in sheets]
+    enough = all(has >= even for has in there if has)
+    return tuple(even if enough or not has else has for has in there)
+
+
+def _site(spec: Spec, rank: int, sheet: Sheet, fabric: Fabric | None, gpus: int) -> Site:
     privileges, machine = sheet.privileges, sheet.machine
     ipc_is_swept = bool(privileges and privileges.remove_ipc and privileges.linger is False)
     return Site(
@@ -74,7 +84,7 @@ def _site(spec: Spec, rank: int, sheet: Sheet, fabric: Fabric | None) -> Site:
         container=container_name(spec, rank),
         fabric=fabric,
         has_gpu=bool(sheet.gpus and sheet.gpus.gpus),
-        gpus=max(1, spec.tensor_parallel // max(1, len(spec.nodes))),
+        gpus=gpus,
         shared_ipc=not ipc_is_swept,
         root=bool(machine and machine.uid == 0),
         home=(machine.home if machine and machine.home else ""),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from apps.plan import steps
 from apps.plan.commands import docker, ray
 from apps.plan.engines.site import Site
+from apps.plan.options import canonical, group
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Stage, Step
 from apps.shell import Command, Shell, becoming, forgiving, pipe, script
@@ -37,7 +38,7 @@ def arguments(spec: Spec, *, rank: int = 0, master: str = "") -> tuple[Argument,
     only)."""
     fixed = (*_of_spec(spec), *_of_cluster(spec, rank, master))
     groups = group(spec.arguments)
-    taken = {_canonical(flag): words for flag, words in groups}
+    taken = {canonical(flag): words for flag, words in groups}
     made = []
     for argument in fixed:
         yours = taken.get(argument.flag)
@@ -47,11 +48,11 @@ def arguments(spec: Spec, *, rank: int = 0, master: str = "") -> tuple[Argument,
         made.append(argument)
     held = {argument.flag for argument in fixed}
     for flag, words in groups:
-        canonical = _canonical(flag)
-        if canonical in held:
+        option = canonical(flag)
+        if option in held:
             continue
-        refused = _refused(spec, canonical)
-        made.append(Argument(canonical, () if refused else words, "yours", refused, words if refused else ()))
+        refused = _refused(spec, option)
+        made.append(Argument(option, () if refused else words, "yours", refused, words if refused else ()))
     return tuple(made)
 
 
@@ -107,31 +108,6 @@ def _refused(spec: Spec, flag: str) -> str:
     if flag == "--headless":
         return "the head needs its API"
     return ""
-
-
-ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-O": "-O",
-}
-
-
-def _canonical(flag: str) -> str:
-    """vLLM takes underscores for dashes and short names."""
-    return ALIASES.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag)
-
-
-def group(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Further arguments by option: ("--a", "1", "--b=2") -> (("--a", ("--a", "1")), ("--b", ("--b=2",)))."""
-    groups: list[tuple[str, list[str]]] = []
-    for word in words:
-        starts = len(word) > 1 and word.startswith("-") and not word[1].isdigit() and word[1] != "."
-        if starts or not groups:
-            groups.append((word.partition("=")[0], [word]))
-        else:
-            groups[-1][1].append(word)
-    return tuple((flag, tuple(parts)) for flag, parts in groups)
 
 
 def _number(value: float | int | None) -> str | None:

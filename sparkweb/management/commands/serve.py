@@ -55,7 +55,7 @@ class Command(BaseCommand):
         self.stdout.write("the database is up to date, the shipped recipes are in it")
         if not User.objects.exists():
             self.stdout.write(
-                f"First run: open {settings.ORIGINS[0]}/first-run and enter as setup code this one-time code: {people.setup_code()}"
+                f"First run: open {settings.ORIGINS[0]}/first-run. Setup code, a one-time code: {people.setup_code()}"
             )
 
     def _run(self, part: str) -> None:

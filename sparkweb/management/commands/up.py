@@ -51,7 +51,7 @@ class Command(BaseCommand):
             self.stdout.write(f"sparkweb serves at {settings.ORIGINS[0]}   (state: {settings.VAR}, Ctrl-C stops it)")
             if not User.objects.exists():
                 self.stdout.write(
-                    f"First run: open {settings.ORIGINS[0]}/first-run and enter as setup code this one-time code: {people.setup_code()}"
+                    f"First run: open {settings.ORIGINS[0]}/first-run. Setup code, a one-time code: {people.setup_code()}"
                 )
             self.stdout.flush()
             assert stack.process is not None
