@@ -15,12 +15,15 @@ FACTOR ?=
 SHARDS ?=
 world := $(if $(FACTOR),--factor $(FACTOR)) $(if $(SHARDS),--shards $(SHARDS))
 once := $(if $(filter-out 0 no false,$(ONCE)),--once)
+# Schedules that `make chaos` plays, and the seed that makes them (a new one each time unless given).
+N ?= 40
+SEED ?=
 # Where the real nodes are built and kept.
 INSTALL ?=
 nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-needs bench clean runtime engine test-postgres wheelhouse
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-needs bench chaos clean runtime engine test-postgres wheelhouse
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -77,6 +80,9 @@ lab-needs: setup
 	@[ -z "$(INSTALL)" ] || $(bin)/python scripts/real_nodes.py install
 	@$(bin)/python scripts/real_nodes.py --folder "$(nodes)" missing
 	@$(bin)/python scripts/real_engine.py --folder "$(dir $(nodes))real"
+
+chaos: setup ## random schedules of kills, cuts, reboots and cancels on the whole stack; the last line is JSON (N, SEED)
+	@$(bin)/python -m tests.chaos -n $(N) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## the measurements in bench/
 	@$(bin)/python -m bench

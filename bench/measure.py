@@ -55,6 +55,17 @@ def seconds(samples: Sequence[float]) -> Figures:
     return {"p50_s": round(statistics.median(samples), 3), "samples_s": [round(each, 3) for each in samples]}
 
 
+def spread(samples: Sequence[float]) -> Figures:
+    """Median, 95th percentile (nearest rank) and largest, with all samples, in seconds."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return {
+        **seconds(samples),
+        "p95_s": round(ordered[min(last, -(-95 * len(ordered) // 100) - 1)], 3),
+        "max_s": round(ordered[last], 3),
+    }
+
+
 def cpu_of(pid: int) -> float:
     """Seconds of processor time, user and system, of a process; 0.0 when it has ended."""
     try:

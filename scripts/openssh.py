@@ -170,6 +170,7 @@ def configuration(folder: Path, *, port: int, user: str, pam: bool) -> str:
         "MaxSessions 100",
         "MaxStartups 100",
         "Subsystem sftp internal-sftp",
+        f'SetEnv "SPARKWEB_LOCKS={folder}"',  # a node of its own, although it is this machine
         "LogLevel VERBOSE",
     ]
     return "\n".join(lines) + "\n"

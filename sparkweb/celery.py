@@ -31,9 +31,11 @@ def plan_the_beat(sender: Celery, **_: object) -> None:
 @worker_ready.connect
 def say_alive(**_: object) -> None:
     from apps.runs import heartbeat, working
+    from apps.runs.finding import Finder
 
     working.release_dead()
     heartbeat.start()
+    Finder().start()
 
 
 @beat_init.connect

@@ -139,7 +139,7 @@ class OpenSsh:
             "AuthorizedKeysFile": str(folder / "authorized_keys"),
             "LogLevel": "ERROR",
             "UseDNS": "no",
-            "SetEnv": f"HOME={home}",
+            "SetEnv": f"HOME={home} SPARKWEB_LOCKS={home}",  # each server is a machine of its own
             "Subsystem": "sftp internal-sftp",
             **settings,
         }

@@ -34,7 +34,6 @@ from apps.api.schemas import (
     Started,
     Word,
 )
-from apps.api.starting import replayed_for
 from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
 from apps.deployments.state import rank_state
@@ -260,8 +259,8 @@ def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody
         reason=body.reason,
         clear=_clear(body.clear),
         idempotency_key=key or "",
+        wait=body.wait,
     )
-    replayed_for(run, story=story, deployment=deployment.pk, digest=body.digest)
     return Status(202, Started(run=run.pk))
 
 

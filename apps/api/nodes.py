@@ -27,7 +27,6 @@ from apps.api.schemas import (
     Started,
     Word,
 )
-from apps.api.starting import replayed_for
 from apps.inventory import services
 from apps.inventory.models import Credential, Node
 from apps.people.access import actor_of, allow
@@ -168,9 +167,10 @@ def replace_host_key(request: HttpRequest, node_id: int, body: RepinBody) -> Nod
 
 @router.post("nodes/{int:node_id}/scan", response={202: Started})
 @allow("edit_host_keys")
-def scan_node(request: HttpRequest, node_id: int) -> Status[Started]:
+def scan_node(request: HttpRequest, node_id: int, idempotency_key: IdempotencyKey = None) -> Status[Started]:
     """Ask the node's door again which host keys it shows; nothing is trusted by it."""
-    return Status(202, Started(run=runs.rescan(actor_of(request), by_id(Node.objects.all(), node_id)).pk))
+    node = by_id(Node.objects.all(), node_id)
+    return Status(202, Started(run=runs.rescan(actor_of(request), node, idempotency_key=idempotency_key or "").pk))
 
 
 @router.post("nodes/{int:node_id}/probe", response={202: Started})
@@ -179,5 +179,4 @@ def probe_node(request: HttpRequest, node_id: int, idempotency_key: IdempotencyK
     """Take a fresh sheet of the node."""
     node = by_id(Node.objects.all(), node_id)
     run = runs.probe(actor_of(request), [node], idempotency_key=idempotency_key or "")
-    replayed_for(run, story="probe", nodes=[node.name])
     return Status(202, Started(run=run.pk))

@@ -20,7 +20,6 @@ from apps.api.schemas import (
     Started,
     WishBody,
 )
-from apps.api.starting import replayed_for
 from apps.people.access import actor_of, allow
 from apps.runs import passing, provisioning
 from apps.runs.provisioning import Provisioning
@@ -70,7 +69,6 @@ def start_provision(
         passwords=_passwords(body.passwords),
         idempotency_key=idempotency_key or "",
     )
-    replayed_for(run, story="provision", nodes=body.nodes, digest=body.digest)
     return Status(202, Started(run=run.pk))
 
 
@@ -94,5 +92,4 @@ def start_restore(request: HttpRequest, body: RestoreBody, idempotency_key: Idem
         passwords=_passwords(body.passwords),
         idempotency_key=idempotency_key or "",
     )
-    replayed_for(run, story="restore", nodes=body.nodes, digest=body.digest)
     return Status(202, Started(run=run.pk))

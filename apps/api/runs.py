@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from django.http import HttpRequest
@@ -16,8 +17,10 @@ from apps.api.schemas import (
     CancelBody,
     EtaOut,
     Found,
+    HolderOut,
     Identity,
     Limit,
+    LineOfRun,
     LineOut,
     Lines,
     PhaseOut,
@@ -33,7 +36,7 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.plan.step import Plan
-from apps.runs import lines, queries, services
+from apps.runs import line, lines, queries, services
 from apps.runs.models import Run, Step
 
 router = Router(tags=["runs"])
@@ -65,8 +68,17 @@ def _fields(run: Run) -> dict[str, Any]:
         "ended_at": run.ended_at,
         "cancel_asked_at": run.cancel_asked_at,
         "cancel_asked_by": run.cancel_asked_by or None,
+        "waiting": _waiting(run),
         "lines": lines.stored_lines(run),
     }
+
+
+def _waiting(run: Run) -> LineOfRun | None:
+    found = line.place(run)
+    if found is None:
+        return None
+    holders = [HolderOut(**asdict(one)) for one in found.holders]
+    return LineOfRun(position=found.position, ahead=list(found.ahead), holders=holders)
 
 
 def _step(step: Step) -> StepOut:

@@ -322,6 +322,7 @@ class StartBody(Body):
     digest: str = Field(max_length=64, description="of the plan that was looked at")
     reason: str = Field("", max_length=2000)
     clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
+    wait: bool = Field(False, description="wait in line for nodes that another run holds, instead of a 409")
 
 
 class FabricBody(Body):
@@ -557,6 +558,20 @@ class StepOut(Out):
     ended_at: datetime | None
 
 
+class HolderOut(Out):
+    node: str
+    run: int
+    what: str = Field(description="e.g. launch of qwen")
+    by: str
+    since: datetime
+
+
+class LineOfRun(Out):
+    position: int = Field(description="1: it is next")
+    ahead: list[int] = Field(description="runs before it")
+    holders: list[HolderOut] = Field(description="who holds its nodes now")
+
+
 class RunOut(Out):
     id: int
     story: str
@@ -578,6 +593,7 @@ class RunOut(Out):
     ended_at: datetime | None
     cancel_asked_at: datetime | None
     cancel_asked_by: str | None
+    waiting: LineOfRun | None = Field(description="its place in line, while its nodes are held by others")
     lines: int = Field(description="stored so far")
 
 

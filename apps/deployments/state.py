@@ -50,7 +50,12 @@ def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
         return Computed(State.STOPPING if attempt.story == "stop" else State.LAUNCHING, None, attempt.phase)
     if attempt.story == "stop":
         if attempt.state == "succeeded":
-            return Computed(State.STOPPED)
+            # A stop that nobody wished for, of what a lost rank left: why it does not serve stays said.
+            return (
+                Computed(State.FAILED, attempt.reason, None, attempt.evidence)
+                if attempt.reason
+                else Computed("stopped")
+            )
         return Computed(State.FAILED, attempt.reason or "cleanup_incomplete", attempt.phase, attempt.evidence)
     if attempt.state == "cancelled":
         return Computed(State.STOPPED, "cancelled", attempt.phase, attempt.evidence)

@@ -293,6 +293,7 @@ class LabWorld(World):
                             "state": c.state,
                             "exit_code": c.exit_code,
                             "image": c.image.repository,
+                            "labels": c.labels,
                             "ready": any(e.ready for e in c.engines),
                         }
                         for c in node.containers.values()

@@ -518,6 +518,7 @@ def plan(request: HttpRequest, deployment_id: int) -> HttpResponse:
             reason=source.get("reason", ""),
             clear=forms.clearing(source),
             idempotency_key=source.get("key", ""),
+            wait=source.get("wait") == "1",
         )
     except Refused as refused:
         return _show(request, deployment, story, source, error=error_of(refused))

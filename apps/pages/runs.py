@@ -30,8 +30,8 @@ from apps.pages.refusing import error_of, explained
 from apps.pages.words import clock, duration_words, tone
 from apps.people.access import actor_of, allow
 from apps.plan.step import Plan
+from apps.runs import line, queries, services
 from apps.runs import lines as stored
-from apps.runs import queries, services
 from apps.runs.models import Run, Step
 
 MOST_FOUND = 200
@@ -274,6 +274,12 @@ def _last_try(run: Run) -> str:
     return str(last[0]["text"]) if last else ""
 
 
+def _away(run: Run) -> list[str]:
+    """Nodes of the run that nobody sees now."""
+    nodes = Node.objects.filter(name__in=run.plan.get("nodes", []), unreachable_since__isnull=False)
+    return list(nodes.order_by("name").values_list("name", flat=True))
+
+
 def run_context(run: Run) -> dict[str, Any]:
     loads = run.story in ("launch", "relaunch")
     estimate = queries.eta(run) if loads and not run.ended else None
@@ -299,7 +305,10 @@ def run_context(run: Run) -> dict[str, Any]:
         "explained": explained(run.reason),
         "failed_step": first,
         "fatal": run.evidence or (first.evidence if first else ""),
-        "waits": not run.ended and run.state == Run.State.QUEUED,
+        "waits": run.state in (Run.State.QUEUED, Run.State.RESERVING),
+        "place": line.place(run),
+        "waits_for_cancel": run.cancel_asked_at is not None and not run.ended,
+        "away": _away(run) if run.cancel_asked_at and not run.ended else [],
         "worker": services.worker_status() if not run.ended else None,
         "outcome_entry": Entry.objects.filter(run_id=run.pk).order_by("id").first(),
     }

@@ -11,6 +11,8 @@ A job is a folder `~/.local/state/sparkweb/jobs/<id>/` on the node. Needed there
 - `log`: both outputs merged, raw, at most LARGEST_LOG bytes; `log.capped` or `log.lost` says that there was more;
 - `hb`: touched every 5 s;
 - `rc`: "exit-code size-of-log", by rename, its space taken beforehand so that a full disk can't prevent it;
+- `scope`: the systemd scope of the job, where the user's own systemd lives on without a login (`loginctl enable-linger`): its
+  control group tells exactly who belongs to the job;
 - `cancel`: somebody asked for the end; a start that comes later does not happen any more.
 """
 
@@ -26,6 +28,7 @@ from apps.remote import keeper
 from apps.remote.transport import BadAnswer, ConnectionLost, JobLook, RemoteError, Result, Transport
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+LINGER = "/var/lib/systemd/linger"
 LARGEST_LOG = 1 << 30  # bytes
 START_WITHIN_S = 30
 
@@ -46,10 +49,18 @@ class JobNotEnded(RemoteError):
 
 
 class NodeJobs:
-    """`transport.Jobs` over a Transport. `boot_id_path` is for tests of a reboot."""
+    """`transport.Jobs` over a Transport. `boot_id_path` and `linger_path` are for tests of a reboot, and of a systemd."""
 
-    def __init__(self, transport: Transport, *, boot_id_path: str = BOOT_ID, timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        boot_id_path: str = BOOT_ID,
+        linger_path: str = LINGER,
+        timeout_s: float = 60.0,
+    ) -> None:
         self._transport, self._boot_id_path, self._timeout_s = transport, boot_id_path, timeout_s
+        self._linger_path = linger_path
 
     def start(
         self,
@@ -67,7 +78,8 @@ class NodeJobs:
         """
         _check_id(job_id)
         nonce = token_hex(8)
-        text = _header(job_id, self._boot_id_path, nonce) + keeper.START.format(
+        head = _header(job_id, self._boot_id_path, nonce) + f"linger_path={shlex.quote(self._linger_path)}\n"
+        text = head + keeper.START.format(
             nonce=nonce,
             wrapper=keeper.KEEPER.rstrip("\n"),
             script=_sound("script", script),

@@ -42,6 +42,13 @@ find_tree() {
       file=${file#/proc/}; marked="$marked${file%/environ} "
     fi
   done
+  unit=
+  if [ $here = yes ] && [ -e "$dir/scope" ]; then { read -r unit < "$dir/scope"; } 2>/dev/null; fi
+  if [ -n "$unit" ]; then  # exact: nobody leaves his control group by a session or an environment of his own
+    for file in $(grep -lsF -- "/$unit" /proc/[0-9]*/cgroup 2>/dev/null); do
+      file=${file#/proc/}; marked="$marked${file%/cgroup} "
+    done
+  fi
   root=- rootstart=-
   if [ -e "$dir/child" ] && [ ! -e "$dir/rc" ] && [ $here = yes ]; then
     { read -r root rootstart < "$dir/child"; } 2>/dev/null
@@ -121,8 +128,15 @@ if [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ]; then
   elif command -v python3 >/dev/null 2>&1; then set -- python3 -c \
       'import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])'
   else set -- nohup; fi
-  "$@" /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" {max_seconds} {cap} "$mask" "$@" \
-    </dev/null >/dev/null 2>&1 &
+  # Where the user's own systemd stays after a logout, keeper and job get a scope each: logind may then end the login's processes.
+  scope= try="systemd-run --user --scope --quiet --collect"
+  if [ -e "$linger_path/$(id -un 2>/dev/null)" ] && command -v systemd-run >/dev/null 2>&1; then
+    XDG_RUNTIME_DIR=${{XDG_RUNTIME_DIR:-/run/user/$(id -u)}}
+    export XDG_RUNTIME_DIR
+    if timeout 5 $try "--unit=sparkweb-try-$nonce" true </dev/null >/dev/null 2>&1; then scope=$try; fi
+  fi
+  "$@" $scope ${{scope:+--unit=sparkweb-keeper-$id-$nonce}} /bin/sh "$dir/wrapper.$nonce" "$dir" "$nonce" "$boot_id_path" \
+    {max_seconds} {cap} "$mask" "$scope" "$@" </dev/null >/dev/null 2>&1 &
   tries={tries}
   until [ -e "$dir/pid" ]; do
     tries=$((tries - 1))
@@ -142,8 +156,8 @@ KEEPER = (
     + r"""
 # The keeper of one job: claims it, runs it in a session of its own, keeps log, heartbeat and exit code.
 umask 077
-dir=$1 nonce=$2 boot_id_path=$3 max_seconds=$4 cap=$5 mask=$6
-shift 6
+dir=$1 nonce=$2 boot_id_path=$3 max_seconds=$4 cap=$5 mask=$6 scope=$7
+shift 7
 id=${dir##*/}
 me=$$
 cd "$dir" || exit 1
@@ -198,8 +212,10 @@ begin() {  # in the child: its environment, then its own session
   cd "$HOME" || cd /
   # An asynchronous command of a shell ignores INT and QUIT; a job should not.
   if env --default-signal=INT,QUIT true 2>/dev/null; then set -- env --default-signal=INT,QUIT "$@"; fi
-  exec "$@" /bin/sh "$script"
+  exec "$@" $scope ${scope:+"--unit=$unit"} /bin/sh "$script"
 }
+unit=sparkweb-job-$id-$nonce.scope
+[ -z "$scope" ] || printf '%s\n' "$unit" > scope
 begin "$@" </dev/null > out 2>&1 &
 child=$!
 stat_of $child && printf '%s %s\n' "$child" "$start" > child

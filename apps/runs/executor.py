@@ -11,7 +11,7 @@ import random
 import secrets as entropy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -24,7 +24,19 @@ from apps.facts import probe
 from apps.facts.sheet import Sheet
 from apps.plan import gates
 from apps.plan.step import Plan, Step
-from apps.remote.transport import HttpAnswer, HttpFailed, JobLook, Jobs, RemoteError, Result, Transport
+from apps.remote.transport import (
+    AccessDenied,
+    CannotReach,
+    ConnectionLost,
+    HttpAnswer,
+    HttpFailed,
+    JobLook,
+    Jobs,
+    KeyProblem,
+    RemoteError,
+    Result,
+    Transport,
+)
 from apps.shell import Command, pipe
 
 ROUND_S = 0.4  # between two looks
@@ -38,6 +50,24 @@ SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
 DEAD_LOOKS = 3
 SILENT_DEATHS = ("exited", "rank_lost")
+OUT_OF_SIGHT = (
+    CannotReach,
+    KeyProblem,
+    AccessDenied,
+    ConnectionLost,
+)  # the others are answers of a node that was reached
+CLEAN_WITHIN_S = 120.0  # after which a launch that has failed ends even so
+LAST_LOOK_S = (
+    300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
+)
+CHANGES_ENGINES = ("launch", "relaunch")
+ONLY_LOOKS = ("probe", "scan")  # these work beside whatever else is done on a node
+HOLD_EVERY_S = 60.0
+LET_GO_WITHIN_S = 20.0
+
+
+class CancelAsked(Exception):
+    """Somebody asked for the end just now, so no other end may be written: the nodes are to be cleaned first."""
 
 
 class Journal(Protocol):
@@ -67,7 +97,9 @@ class Journal(Protocol):
     def recall(self, key: str, name: str, default: int) -> int: ...
     def remember(self, key: str, name: str, value: int) -> None: ...
     def reason_of(self, key: str) -> tuple[str, str]: ...
-    def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None: ...
+    def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+        """Raises CancelAsked for any other end than cancelled, once somebody asked for that."""
+        ...
 
 
 class Doors(Protocol):
@@ -83,6 +115,12 @@ class Doors(Protocol):
         """The next transport of this node is a new login."""
         ...
 
+    def hold(self, node: str) -> None:
+        """Say on the node that this run works there, or go on saying so. Raises NodeHeld when another installation does."""
+        ...
+
+    def let_go(self, node: str) -> None: ...
+
 
 VALUE = "sparkweb-value: "  # begins the line of a job's output that later steps may take
 
@@ -92,6 +130,7 @@ class Seen:
     """What one round on one node brought; made in the node's thread, applied in the executor's."""
 
     looks: dict[str, JobLook] = field(default_factory=dict)  # by step key
+    offsets: dict[str, int] = field(default_factory=dict)  # from which each was asked
     started: JobLook | None = None
     answer: Any = None  # of the active step: Judged, Sheet, HttpAnswer, HttpFailed
     trouble: RemoteError | None = None
@@ -131,6 +170,12 @@ class Executor:
         self.launched: set[str] = set()
         self.said: dict[str, str] = {}
         self.moved_at = time.time()
+        self.looking: dict[str, tuple[Step | None, Future[Seen]]] = {}  # by node: one look at a time
+        self.held: dict[str, float] = {}  # node -> when we last said there that we work on it
+        self.cleaning: dict[str, Future[None]] = {}
+        self.clean: set[str] = set()
+        self.failed_at: float | None = None
+        self.why: tuple[str, str] | None = None  # reason and evidence of a run that has failed
         self.dead: dict[str, int] = {}
         self.killed_before: dict[
             str, set[tuple[str, int | None]]
@@ -147,13 +192,15 @@ class Executor:
     def work(self, until: float) -> bool:
         """Go on until `until` (time.monotonic seconds). True when the run has ended."""
         while True:
-            if self.journal.cancel_asked():
-                return self._cancel(until)
-            if self._advance_stage():
-                return True
+            try:
+                if self._cancel() if self.journal.cancel_asked() else self._advance_stage():
+                    return True
+            except CancelAsked:
+                continue
             if time.monotonic() >= until:
                 return False
-            self._round()
+            if not self.journal.cancel_asked():
+                self._round()
             time.sleep(ROUND_S)
 
     def _advance_stage(self) -> bool:
@@ -164,14 +211,11 @@ class Executor:
             if all(state == "succeeded" for state in states):
                 continue
             if failed and not self._unfinished(stage.steps):
-                self._drain()
-                self._end_failed(failed)
-                return True
+                return self._fail(failed)
             self.journal.phase(stage.phase)
             return False
         self._drain()
-        self._look_at_all()
-        self.journal.end("succeeded")
+        self._end("succeeded")
         return True
 
     def _unfinished(self, steps: Sequence[Step]) -> list[Step]:
@@ -211,17 +255,25 @@ class Executor:
         for step in active.values():
             if self.journal.state(step.key) == "waiting":
                 self._begin(step)
-        busy = {node: active.get(node) for node in dict.fromkeys([*active, *self._nodes_followed()])}
-        futures = {}
-        for node, at_work in busy.items():
+        for node in dict.fromkeys([*active, *self._nodes_followed()]):
             away = self.away.get(node)
-            if away is not None and now < away.next_at:
+            if node in self.looking or (away is not None and now < away.next_at):
                 continue
-            asked = [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
+            at_work = active.get(node)
             due = self._due(at_work)
-            futures[node] = (at_work, self._pool.submit(self._look, node, due, asked, self._taken(due)))
-        for node, (at_work, future) in futures.items():
-            self._apply(node, at_work, future.result())
+            self.looking[node] = at_work, self._pool.submit(self._look, node, due, self._asked(node), self._taken(due))
+        wait([future for _, future in self.looking.values()], timeout=ROUND_S)
+        self._apply_what_came()
+
+    def _apply_what_came(self) -> None:
+        """A node that takes its time keeps nobody else waiting."""
+        for node, (at_work, future) in list(self.looking.items()):
+            if future.done():
+                del self.looking[node]
+                self._apply(node, at_work, future.result())
+
+    def _asked(self, node: str) -> list[tuple[str, str, int]]:
+        return [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
 
     def _nodes_followed(self) -> list[str]:
         return [node for node in self.plan.nodes if self._followed(node)]
@@ -264,6 +316,8 @@ class Executor:
     ) -> Seen:
         seen = Seen()
         try:
+            if asked or (step is not None and step.kind != "key"):  # before that nobody comes in
+                self._hold(node)
             if step is not None and step.kind in ("job", "serve") and step.key not in self.launched:
                 seen.started = self.doors.jobs(node).start(
                     self.journal.job_id(step.key),
@@ -274,11 +328,17 @@ class Executor:
             if asked:
                 looks = self.doors.jobs(node).look([(job_id, offset) for _, job_id, offset in asked], limit=LOOK_LIMIT)
                 seen.looks = {key: look for (key, _, _), look in zip(asked, looks, strict=True)}
+                seen.offsets = {key: offset for key, _, offset in asked}
             if step is not None and step.kind not in ("job", "serve"):
                 seen.answer = self._ask(node, step)
         except RemoteError as trouble:
             seen.trouble = trouble
         return seen
+
+    def _hold(self, node: str) -> None:
+        if self.plan.story not in ONLY_LOOKS and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
+            self.doors.hold(node)
+            self.held[node] = time.time()
 
     def _let_in(self, node: str, step: Step) -> Result:
         """Open the door with the password of this run, put our key in, and see that the key opens it now."""
@@ -336,8 +396,7 @@ class Executor:
         if self.away.pop(node, None) is not None:
             self.journal.reached(node)
             self._say(step, f"{node} answers again")
-        for key, look in seen.looks.items():
-            self._take_output(key, look)
+        self._take_outputs(seen)
         if step is None or self.journal.state(step.key) != "running":
             return
         if step.kind in ("job", "serve"):
@@ -366,14 +425,15 @@ class Executor:
         delays = AWAY_DELAYS_S if at_work else (reason.delays_s if reason else ())
         if self.plan.story == "probe":
             delays, at_work = (), False
-        self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
+        self._note_unreachable(node, trouble)
         gone = away.tries >= len(delays) if not at_work else now - away.since > GIVE_UP_S
         if not transient or gone:
             self.away.pop(node, None)
+            since = f"no sight of {node} for {_duration(now - away.since)}; " if away.tries else ""
             for lost in [step] if step is not None else [s for s in self._followed(node)]:
                 if self.journal.state(lost.key) == "running":
                     self.journal.finish(
-                        lost.key, "failed", reason=trouble.reason, evidence=f"{trouble.hop}: {trouble.evidence}"
+                        lost.key, "failed", reason=trouble.reason, evidence=f"{since}{trouble.hop}: {trouble.evidence}"
                     )
             if step is None:
                 self.away[node] = Away(away.since, away.tries + 1, now + 15.0)
@@ -385,6 +445,10 @@ class Executor:
             f"no sight of {trouble.hop or node} ({trouble.reason}: {trouble.evidence.strip()[:160]}); "
             f"nothing there was changed, trying again",
         )
+
+    def _note_unreachable(self, node: str, trouble: RemoteError) -> None:
+        if isinstance(trouble, OUT_OF_SIGHT):
+            self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
 
     def _say(self, step: Step | None, text: str) -> None:
         if step is not None and self.said.get(step.key) != text:
@@ -404,7 +468,13 @@ class Executor:
             self.readers[key] = reader
         return self.readers.get(key)
 
+    def _take_outputs(self, seen: Seen) -> None:
+        for key, look in seen.looks.items():
+            if seen.offsets[key] == self.journal.position(key) and not self.journal.drained(key):
+                self._take_output(key, look)
+
     def _take_output(self, key: str, look: JobLook) -> None:
+        """A look from the position that is wanted now; what another look brought already is not taken twice."""
         reader = self._reader(key)  # before new output is stored, so that it is not read twice
         position = self.journal.position(key)
         whole = position + len(look.data) >= look.size
@@ -419,6 +489,8 @@ class Executor:
             self.journal.progress(key, _progress(reading), reading.facts)
         if ended:
             self.said[f"exit {key}"] = str(look.exit_code) if look.exit_code is not None else (look.reason or "killed")
+            if look.reason == "rebooted":
+                self.journal.remember(key, "rebooted", 1)
 
     def _judge_job(self, step: Step, look: JobLook | None) -> None:
         if look is None:
@@ -429,7 +501,7 @@ class Executor:
                     step.key, "succeeded", note=f"detached on {step.node}, pid {look.pid}" if look.pid else "detached"
                 )
             elif look.state == "lost":
-                self.journal.finish(step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} is gone")
+                self.journal.finish(step.key, "failed", reason=_lost(look), evidence=_gone(step, look))
             return
         if look.state == "exited" and self.journal.drained(step.key):
             tail = self.journal.tail(step.key)
@@ -439,9 +511,7 @@ class Executor:
                 reason, evidence = _why_failed(tail, look.exit_code)
                 self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         elif look.state == "lost":
-            self.journal.finish(
-                step.key, "failed", reason=_lost(look), evidence=f"the job on {step.node} ended without an exit code"
-            )
+            self.journal.finish(step.key, "failed", reason=_lost(look), evidence=_gone(step, look))
         elif look.state == "running" and time.time() - self.journal.started_at(step.key) > step.within_s:
             self._say(step, f"still running after {step.within_s:.0f} s")
 
@@ -561,13 +631,14 @@ class Executor:
             return True
         first = ended[0]
         tail = self.journal.tail(first.key)
-        code = self.said.get(f"exit {first.key}", "?")
+        code = self.said.get(f"exit {first.key}", "")
+        ended_how = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
         reason = "exited" if first.rank in (0, None) else "rank_lost"
         self.journal.finish(
             step.key,
             "failed",
             reason=reason,
-            evidence=f"{first.title} ended with {code}; last line: {tail[-1] if tail else '(none)'}",
+            evidence=f"{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
         )
         return True
 
@@ -622,22 +693,86 @@ class Executor:
     # Ends
 
     def _drain(self) -> None:
-        """A last look at every followed job, so that what it printed up to now is stored."""
-        for node in self._nodes_followed():
-            if node in self.away:
-                continue
-            asked = [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
-            seen = self._look(node, None, asked)
-            for key, look in seen.looks.items():
-                self._take_output(key, look)
+        """Last looks at every followed job, until all that it had printed by now is stored."""
+        wanted: dict[str, int] = {}
+        nodes = [node for node in self._nodes_followed() if node not in self.away]
+        while nodes:
+            looks = {node: self._pool.submit(self._look, node, None, self._asked(node)) for node in nodes}
+            nodes = []
+            for node, future in looks.items():
+                seen = future.result()
+                self._take_outputs(seen)
+                for key, look in seen.looks.items():
+                    wanted.setdefault(key, look.size)
+                    if look.data and self.journal.position(key) < wanted[key] and node not in nodes:
+                        nodes.append(node)
 
-    def _end_failed(self, failed: list[Step]) -> None:
+    def _fail(self, failed: list[Step]) -> bool:
+        """The run has failed: see what ended it, clean up what it started, end it. True when it has ended.
+
+        A node with something of ours that is out of sight may have been rebooted, which explains the rest: it is waited for.
+        """
+        now = time.time()
+        self.failed_at = self.failed_at or now
+        self._apply_what_came()
         first = min(failed, key=lambda step: self.ordinals[step.key])
-        reason, evidence = self.journal.reason_of(first.key)
-        if reason in SILENT_DEATHS:
-            reason, evidence = self._killed_for_memory() or (reason, evidence)
+        hidden = [node for node in self._nodes_followed() if node in self.away]
+        if hidden and now - self.failed_at < LAST_LOOK_S:
+            self._say(
+                first,
+                f"{' and '.join(hidden)} can't be asked what happened there; waiting up to {LAST_LOOK_S / 60:.0f} min for it",
+            )
+            return False
+        if self.why is None:
+            self._drain()
+            self.why = self._rebooted() or self.journal.reason_of(first.key)
+            if self.why[0] in SILENT_DEATHS:
+                self.why = self._killed_for_memory() or self.why
+        if self._stops_what_is_left() and not self._cleaned(self._begun_on()):
+            if now - self.failed_at < LAST_LOOK_S + CLEAN_WITHIN_S:
+                return False
+            left = [node for node in self._begun_on() if node not in self.clean]
+            self._say(first, f"what this run started may still be on {', '.join(left)}; the next launch clears it")
+        self._drain()
+        self._end("failed", reason=self.why[0], evidence=self.why[1])
+        return True
+
+    def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+        """Raises CancelAsked, see Journal.end; the nodes are held again then."""
         self._look_at_all()
-        self.journal.end("failed", reason=reason, evidence=evidence)
+        if self.plan.story not in ONLY_LOOKS:
+            wait([self._pool.submit(self._let_go, node) for node in self._touched()], timeout=LET_GO_WITHIN_S)
+        self.held.clear()
+        self.journal.end(state, reason=reason, evidence=evidence)
+
+    def _touched(self) -> list[str]:
+        """Nodes that this run has begun a step on, also in another worker: those it may hold."""
+        steps = [s for stage in self.plan.stages for s in stage.steps]
+        begun = {s.node for s in steps if self.journal.state(s.key) not in ("waiting", "skipped")}
+        return [node for node in self.plan.nodes if node in begun]
+
+    def _let_go(self, node: str) -> None:
+        """In the node's thread, patiently: others are kept out by what is left. For good it is left only by a node that does not
+        come back in time; there it is ours for the next run, and soon nobody's."""
+        end = time.monotonic() + LET_GO_WITHIN_S
+        while time.monotonic() < end:
+            try:
+                self.doors.let_go(node)
+                return
+            except RemoteError:
+                time.sleep(1.0)
+
+    def _stops_what_is_left(self) -> bool:
+        """One dead rank is a dead service: the others only hold memory, unless the deployment wants them to be left alone."""
+        return self.plan.story in CHANGES_ENGINES and self.plan.spec.get("on_rank_lost", "stop") != "report"
+
+    def _rebooted(self) -> tuple[str, str] | None:
+        """Whether a node was rebooted under a job of this run; then that is why, whatever else was seen of it."""
+        for stage in self.plan.stages:
+            for step in stage.steps:
+                if self.journal.recall(step.key, "rebooted", 0):
+                    return "rebooted", f"{step.node} was rebooted while the job of “{step.title}” ran there"
+        return None
 
     def _look_at_all(self) -> None:
         """Fresh sheets of all nodes, as the last act of a run that changed them: pages and the next plan start from what is."""
@@ -680,49 +815,78 @@ class Executor:
                     return "oom_host", f"{node}: {victim.line or victim.process}"
         return None
 
-    def _cancel(self, until: float) -> bool:
-        """End this run's process trees and containers on every node; True when all are clean."""
-        clean = True
-        for node in self.plan.nodes:
+    def _cancel(self) -> bool:
+        """End this run's process trees and containers on every node, all at a time; True when all are clean."""
+        self._apply_what_came()
+        if not self._cleaned(self._begun_on()):
+            return False
+        self._drain()
+        for stage in self.plan.stages:
+            for step in stage.steps:
+                if self.journal.state(step.key) == "running":
+                    self.journal.finish(step.key, "cancelled", reason="cancelled")
+        self._end("cancelled", reason="cancelled")
+        return True
+
+    def _begun_on(self) -> list[str]:
+        """Nodes on which this run has started a job; elsewhere there is nothing to clean."""
+        begun = {s.node for stage in self.plan.stages for s in stage.steps if self.journal.job_id(s.key)}
+        return [node for node in self.plan.nodes if node in begun]
+
+    def _cleaned(self, nodes: Sequence[str]) -> bool:
+        """Clean these nodes at the same time and without waiting for each other; True once all are."""
+        now = time.time()
+        for node in nodes:
             away = self.away.get(node)
-            if away is not None and time.time() < away.next_at:
-                clean = False
+            if node in self.clean or node in self.cleaning or (away is not None and now < away.next_at):
                 continue
-            try:
-                self._clean(node)
-                self.away.pop(node, None)
-            except RemoteError as trouble:
-                clean = False
-                tries = away.tries + 1 if away else 1
-                self.away[node] = Away(
-                    time.time(), tries, time.time() + AWAY_DELAYS_S[min(tries, len(AWAY_DELAYS_S)) - 1]
-                )
-                self.journal.not_reached(node, reason=trouble.reason, evidence=trouble.evidence, hop=trouble.hop)
-        if clean:
-            self._drain()
-            for stage in self.plan.stages:
-                for step in stage.steps:
-                    if self.journal.state(step.key) == "running":
-                        self.journal.finish(step.key, "cancelled", reason="cancelled")
-            self._look_at_all()
-            self.journal.end("cancelled", reason="cancelled")
-            return True
-        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
-        return False
+            self.cleaning[node] = self._pool.submit(self._clean, node)
+        wait(list(self.cleaning.values()), timeout=ROUND_S)
+        for node, future in list(self.cleaning.items()):
+            if future.done():
+                del self.cleaning[node]
+                self._judge_clean(node, future)
+        return self.clean.issuperset(nodes)
+
+    def _judge_clean(self, node: str, future: Future[None]) -> None:
+        try:
+            future.result()
+        except RemoteError as trouble:
+            away = self.away.get(node)
+            tries, now = (away.tries + 1 if away else 1), time.time()
+            delay = AWAY_DELAYS_S[min(tries, len(AWAY_DELAYS_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
+            self.away[node] = Away(away.since if away else now, tries, now + delay)
+            self._note_unreachable(node, trouble)
+            begun = [
+                s for stage in self.plan.stages for s in stage.steps if s.node == node and self.journal.job_id(s.key)
+            ]
+            self._say(
+                begun[-1], f"{node} is not clean yet ({trouble.reason}: {trouble.evidence.strip()[:160]}); trying again"
+            )
+            return
+        self.clean.add(node)
+        if self.away.pop(node, None) is not None:
+            self.journal.reached(node)
 
     def _clean(self, node: str) -> None:
+        """In the node's thread. Raises RemoteError while something of this run is left there."""
         jobs = self.doors.jobs(node)
         for stage in self.plan.stages:
             for step in stage.steps:
                 job_id = self.journal.job_id(step.key)
                 if step.node == node and job_id:
                     jobs.cancel(job_id)
-        if self.plan.spec.get("runtime") == "docker" and self.plan.story in ("launch", "relaunch"):
-            ours = pipe(
-                Command.of("docker", "ps", "-aq", "--filter", f"label=sparkweb.run={self.run_id}"),
-                Command.of("xargs", "-r", "docker", "rm", "-f"),
-            )
-            self.doors.transport(node).run(ours.text, timeout_s=60.0)
+        if self.plan.spec.get("runtime") == "docker" and self.plan.story in CHANGES_ENGINES:
+            listed = Command.of("docker", "ps", "-aq", "--filter", f"label=sparkweb.run={self.run_id}")
+            remove = pipe(listed, Command.of("xargs", "-r", "docker", "rm", "-f"))
+            # Docker may still be at work on what a client that is gone by now had asked for: look until there is nothing.
+            script = f'{remove.text} >/dev/null && sleep 1 && left=$({listed.text}) && test -z "$left"'
+            done = self.doors.transport(node).run(script, timeout_s=60.0)
+            if not done.ok:
+                said = (done.stderr or done.stdout).decode(
+                    "utf-8", "replace"
+                ).strip() or "its containers are still there"
+                raise RemoteError("cleanup_incomplete", hop=node, evidence=said[-500:])
 
 
 def _not_yet(answer: HttpAnswer, wanted: str) -> str:
@@ -735,6 +899,19 @@ def _not_yet(answer: HttpAnswer, wanted: str) -> str:
 
 def _lost(look: JobLook) -> str:
     return "rebooted" if look.reason == "rebooted" else "exited"
+
+
+def _gone(step: Step, look: JobLook) -> str:
+    """In words, how a job is gone that left no exit code."""
+    if look.reason == "rebooted":
+        return f"{step.node} was rebooted while the job ran there"
+    return (
+        f"the job's processes on {step.node} (keeper {look.pid or '?'}) are gone without an exit code: they were killed"
+    )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _why_failed(tail: list[str], exit_code: int | None) -> tuple[str, str]:

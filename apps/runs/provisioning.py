@@ -22,7 +22,7 @@ from apps.plan.step import Plan
 from apps.plan.stories.provision import passwords, suggested
 from apps.runs import passing
 from apps.runs.models import Reservation, Run, Step
-from apps.runs.services import LONGEST_REASON, _held, _planned_run, _same_request, sheets_of, wake
+from apps.runs.services import LONGEST_REASON, _held, _planned_run, same_request, sheets_of, wake
 
 OFFERED = tuple(offer.name for offer in OFFERS)
 UNIT_MARKS = ("vllm", "sglang", "llama", "ray", "model", "engine")
@@ -105,7 +105,8 @@ def start(
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason or
     password, an address that must not be."""
-    known = _same_request(actor, idempotency_key)
+    wish, _ = wished(body)
+    known = same_request(actor, idempotency_key, story="provision", nodes=wish.nodes, digest=digest, reason=reason)
     if known is not None:
         return known
     made = preview(body)
@@ -183,7 +184,7 @@ def start_restore(
     idempotency_key: str = "",
 ) -> Run:
     """As `start`, for the way back."""
-    known = _same_request(actor, idempotency_key)
+    known = same_request(actor, idempotency_key, story="restore", nodes=nodes, digest=digest, reason=reason)
     if known is not None:
         return known
     made = preview_restore(nodes, with_key=with_key)
@@ -226,7 +227,7 @@ def _begin(
         with transaction.atomic():
             return _stored(actor, plan, reason=reason, held=held, idempotency_key=idempotency_key)
     except IntegrityError:
-        known = _same_request(actor, idempotency_key)
+        known = same_request(actor, idempotency_key, story=plan.story, nodes=plan.nodes, digest=digest, reason=reason)
         if known is not None:
             return known
         raise _held(plan.nodes) from None

@@ -20,6 +20,7 @@ from apps.plan.engines.site import container_name
 from apps.plan.step import Step as PlannedStep
 from apps.runs import again, settling
 from apps.runs.chunking import Chunker, Piece, lines_of
+from apps.runs.executor import CancelAsked
 from apps.runs.models import Chunk, Run, Step, Stream
 
 IDLE_S = 1.0  # an unfinished line is flushed when nothing came for this long
@@ -285,12 +286,14 @@ class Recorder:
 
     def end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """The run is over: steps that never began are skipped, nodes are free again, the audit trail gets the outcome, and a
-        second try begins where the table of reasons says so."""
+        second try begins where the table of reasons says so. Raises CancelAsked: who was told that the end comes gets it."""
         with transaction.atomic():
             self._fenced()
             run = (
                 Run.objects.select_for_update(of=("self",)).select_related("deployment", "revision").get(pk=self.run_id)
             )
+            if state != Run.State.CANCELLED and run.cancel_asked_at is not None:
+                raise CancelAsked(f"run {run.pk}")
             if state == Run.State.SUCCEEDED and run.story in ("launch", "relaunch"):
                 self._keep_ranks(run)
             elif state == Run.State.SUCCEEDED and run.story == "stop" and run.deployment is not None:

@@ -6,11 +6,13 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from apps.audit import record
@@ -28,7 +30,7 @@ from apps.people.roles import allows
 from apps.plan import stories
 from apps.plan.spec import Clear, Given
 from apps.plan.step import Plan
-from apps.runs import settling
+from apps.runs import line, settling
 from apps.runs.models import ACTIVE, Reservation, Run, Step, WorkerBeat
 
 log = logging.getLogger(__name__)
@@ -142,10 +144,19 @@ def _field_of(reason: str, *, port: int) -> str:
     return "port" if reason == "not_ssh" or (reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT) else "address"
 
 
-def rescan(actor: Actor, node: Node) -> Run:
+@transaction.atomic
+def rescan(actor: Actor, node: Node, *, idempotency_key: str = "") -> Run:
     """Look again which keys the door of a known node shows (after a change, for an admin to compare)."""
+    known = same_request(actor, idempotency_key, story="scan", nodes=[node.name])
+    if known is not None:
+        return known
     _need_worker()
-    run = _new_run(actor, "scan", parameters={"node": node.pk})
+    run = _new_run(
+        actor,
+        "scan",
+        parameters={"node": node.pk, "node_name": node.name},
+        idempotency_key=idempotency_key or None,
+    )
     wake(run.pk)
     return run
 
@@ -185,7 +196,7 @@ def _wait(run: Run, seconds: float) -> Run:
 @transaction.atomic
 def probe(actor: Actor, nodes: Sequence[Node], *, idempotency_key: str = "") -> Run:
     """Take a fresh sheet of each node, in parallel; an unreachable one delays nobody."""
-    known = _same_request(actor, idempotency_key)
+    known = same_request(actor, idempotency_key, story="probe", nodes=[node.name for node in nodes])
     if known is not None:
         return known
     if not nodes:
@@ -217,6 +228,13 @@ def _planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "
         idempotency_key=idempotency_key or None,
         **fields,
     )
+    _make_steps(run, plan)
+    ring_on_commit("run", run.pk)
+    ring_on_commit("fleet", 0)
+    return run
+
+
+def _make_steps(run: Run, plan: Plan) -> None:
     nodes = {node.name: node for node in Node.objects.filter(name__in=plan.nodes)}
     steps, ordinal = [], 0
     for number, stage in enumerate(plan.stages):
@@ -235,12 +253,20 @@ def _planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "
             )
             ordinal += 1
     Step.objects.bulk_create(steps)
-    ring_on_commit("run", run.pk)
-    ring_on_commit("fleet", 0)
-    return run
 
 
-def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
+def same_request(
+    actor: Actor,
+    idempotency_key: str,
+    *,
+    story: str,
+    deployment: int | None = None,
+    nodes: Sequence[str] | None = None,
+    digest: str = "",
+    reason: str = "",
+) -> Run | None:
+    """The run that this actor started with this key. Raises Refused (422) when that was a request for something else: a mistake,
+    which must not look like success."""
     if not idempotency_key:
         return None
     if len(idempotency_key) > 80:
@@ -250,7 +276,27 @@ def _same_request(actor: Actor, idempotency_key: str) -> Run | None:
             field="Idempotency-Key",
             remedy="Use a UUID.",
         )
-    return Run.objects.filter(actor_kind=actor.kind, actor_name=actor.name, idempotency_key=idempotency_key).first()
+    run = Run.objects.filter(
+        actor_kind=actor.kind, actor_name=actor.name, idempotency_key=idempotency_key
+    ).first()  # fmt: skip
+    if run is None:
+        return None
+    same = (run.story, run.deployment_id, run.why) == (story, deployment, reason.strip())
+    same = same and digest in ("", run.digest)
+    if same and (nodes is None or list(nodes) == _nodes_of(run)):
+        return run
+    raise Refused(
+        "idempotency_key_reused",
+        f"This key started run {run.pk}, a {run.story}, with another request.",
+        field="Idempotency-Key",
+        status=422,
+        remedy="Use a new key for each thing that you start, e.g. a UUID.",
+        extra={"run": run.pk},
+    )
+
+
+def _nodes_of(run: Run) -> list[str]:
+    return list(run.plan.get("nodes", [])) or [run.parameters.get("node_name", "")]
 
 
 # Planning
@@ -302,10 +348,17 @@ def start(
     reason: str,
     clear: Sequence[Clear] = (),
     idempotency_key: str = "",
+    wait: bool = False,
+    because: str = "",
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
-    a preflight that says no, or a clearing that nobody allowed."""
-    known = _same_request(actor, idempotency_key)
+    a preflight that says no, or a clearing that nobody allowed.
+
+    With `wait`, a node that another run holds is waited for in line: the run is stored now, and planned anew when its turn comes.
+    `because` is the reason that the deployment keeps after a stop that nobody wished for (rank_lost).
+    """
+    asked: dict[str, Any] = {"story": story, "deployment": deployment.pk, "digest": digest, "reason": reason}
+    known = same_request(actor, idempotency_key, **asked)
     if known is not None:
         return known
     reason = reason.strip()
@@ -322,7 +375,8 @@ def start(
         )
     _may_clear(actor, deployment, clear, reason=reason)
     wanted = deployment.revision.spec.nodes
-    if Reservation.objects.filter(node__name__in=wanted).exists():
+    taken = bool(line.holders(wanted) or line.waiting_for(wanted))
+    if taken and not wait:
         raise _held(wanted)
     plan = preview(actor, deployment, story=story, clear=clear)
     if plan.digest != digest:
@@ -334,14 +388,29 @@ def start(
             remedy="Look at the new plan and start again.",
             extra={"digest": plan.digest},
         )
-    _nothing_in_the_way(plan)
+    if not taken:
+        _nothing_in_the_way(plan)
     try:
         with transaction.atomic():
-            return _start(actor, deployment, plan, reason=reason, clear=clear, idempotency_key=idempotency_key)
+            common: dict[str, Any] = {"reason": reason, "clear": clear, "idempotency_key": idempotency_key}
+            if taken:
+                return _join_the_line(actor, deployment, plan, **common)
+            return _start(actor, deployment, plan, because=because, **common)
     except IntegrityError:
-        known = _same_request(actor, idempotency_key)
+        known = same_request(actor, idempotency_key, **asked)
         if known is not None:
             return known
+        if wait and not taken:  # somebody was faster
+            return start(
+                actor,
+                deployment,
+                story=story,
+                digest=digest,
+                reason=reason,
+                clear=clear,
+                idempotency_key=idempotency_key,
+                wait=True,
+            )
         raise _held(plan.nodes) from None
 
 
@@ -387,7 +456,55 @@ def _start(
     clear: Sequence[Clear],
     idempotency_key: str,
     second_try_of: Run | None = None,
+    because: str = "",
 ) -> Run:
+    run = _new_attempt(
+        actor,
+        deployment,
+        plan,
+        reason=reason,
+        clear=clear,
+        idempotency_key=idempotency_key,
+        second_try_of=second_try_of,
+        parameters={"because": because, "evidence": deployment.evidence} if because else {},
+    )
+    _take_nodes(run, plan.nodes)
+    _forget_what_was_seen(deployment)
+    settling.settle(run)
+    wake(run.pk)
+    return run
+
+
+def _join_the_line(
+    actor: Actor, deployment: Deployment, plan: Plan, *, reason: str, clear: Sequence[Clear], idempotency_key: str
+) -> Run:
+    """A run without nodes: it changes nothing, also not what is said of its deployment, until its turn comes."""
+    waiting = {"waits": True, "clear": [asdict(item) for item in clear]}
+    return _new_attempt(
+        actor,
+        deployment,
+        plan,
+        reason=reason,
+        clear=clear,
+        idempotency_key=idempotency_key,
+        state=Run.State.RESERVING,
+        phase="reserving",
+        parameters=waiting,
+    )
+
+
+def _new_attempt(
+    actor: Actor,
+    deployment: Deployment,
+    plan: Plan,
+    *,
+    reason: str,
+    clear: Sequence[Clear],
+    idempotency_key: str,
+    second_try_of: Run | None = None,
+    **fields: Any,
+) -> Run:
+    """The run with its plan, what an editor agreed to, and the entry in the trail."""
     for node in Node.objects.filter(name__in=plan.nodes):
         inventory.endpoint(node)
     was = deployment.reason or deployment.state
@@ -400,13 +517,18 @@ def _start(
         revision=deployment.revision,
         was=was,
         second_try_of=second_try_of,
+        **fields,
     )
-    for node in Node.objects.filter(name__in=plan.nodes).order_by("pk"):
-        Reservation.objects.create(node=node, run=run)
     if allows(actor.role, "clear"):
         deployments.remember_consents(actor, deployment, clear, reason=reason)
-    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed={}):
-        raise Refused("in_use", f"{deployment.name} is archived.", status=409, remedy="Bring it back first.")
+    after: dict[str, Any] = {"plan": plan.digest, "revision": plan.revision, "was": was, "nodes": list(plan.nodes)}
+    if second_try_of:
+        after["second_try_of"] = second_try_of.pk
+    if line.waits(run):
+        after["waits_for"] = sorted({one.run for one in line.holders(plan.nodes)})
+    after["clear"] = [
+        f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear
+    ]
     record(
         actor,
         f"deployment:{plan.story}",
@@ -416,21 +538,68 @@ def _start(
         outcome="requested",
         reason=reason,
         run=run.pk,
-        after={
-            "plan": plan.digest,
-            "revision": plan.revision,
-            "was": was,
-            "nodes": list(plan.nodes),
-            **({"second_try_of": second_try_of.pk} if second_try_of else {}),
-            "clear": [
-                f"{item.kind} {item.name} on {item.node}{' and disable' if item.disable else ''}" for item in clear
-            ],
-        },
+        after=after,
     )
-    settling.settle(run)
     ring_on_commit("audit", 0)
-    wake(run.pk)
     return run
+
+
+def _take_nodes(run: Run, nodes: Sequence[str]) -> None:
+    """In sorted order, all or none. Raises IntegrityError when one is held."""
+    for node in Node.objects.filter(name__in=list(nodes)).order_by("pk"):
+        Reservation.objects.create(node=node, run=run)
+
+
+def _forget_what_was_seen(deployment: Deployment) -> None:
+    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed={}):
+        raise Refused("in_use", f"{deployment.name} is archived.", status=409, remedy="Bring it back first.")
+
+
+def take_turn(run: Run, token: str) -> str:
+    """For a run in line, under its lease: "waits" while it is not its turn; else it takes its nodes, is planned anew and is "on",
+    or it has "ended" because what would run now is not what was agreed to."""
+    with transaction.atomic():
+        mine = Run.objects.select_for_update(of=("self",)).select_related("deployment", "revision")
+        found = mine.filter(pk=run.pk, lease_token=token).first()
+        if found is None or found.deployment is None or not line.waits(found):
+            return "ended"
+        nodes = found.plan["nodes"]
+        if line.waiting_for(nodes, before=found.pk) or line.holders(nodes):
+            return "waits"
+        actor = settling.actor_of(found)
+        try:
+            with transaction.atomic():
+                _take_nodes(found, nodes)
+                _plan_anew(actor, found)
+        except IntegrityError:
+            return "waits"
+        except Refused as no:
+            settling.finish(
+                found,
+                Run.State.FAILED,
+                reason=no.reason,
+                evidence=f"When its turn came: {no.detail} {no.evidence}".strip(),
+            )
+            return "ended"
+        settling.settle(found)
+        return "on"
+
+
+def _plan_anew(actor: Actor, run: Run) -> None:
+    """Replace the plan of a run whose turn has come by what would run now. It clears what was agreed to when it was started, and
+    nothing else. Raises Refused."""
+    assert run.deployment is not None
+    if run.deployment.revision.pk != run.revision_id:
+        raise Refused("superseded", f"{run.deployment.name} has a newer revision.")
+    plan = preview(actor, run.deployment, story=run.story, clear=clear_from(run.parameters.get("clear")))
+    _nothing_in_the_way(plan)
+    _forget_what_was_seen(run.deployment)
+    if plan.digest != run.digest:
+        run.steps.all().delete()
+        _make_steps(run, plan)
+        run.outcome = {**run.outcome, "planned_before": run.digest}
+    run.plan, run.digest, run.state, run.phase, run.parameters = plan.to_json(), plan.digest, Run.State.QUEUED, None, {}
+    run.save(update_fields=["plan", "digest", "state", "phase", "parameters", "outcome"])
 
 
 def _may_clear(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:
@@ -456,19 +625,26 @@ def _may_clear(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, 
 
 
 def _held(nodes: Sequence[str]) -> Refused:
-    held = (
-        Reservation.objects.filter(node__name__in=list(nodes)).select_related("run", "run__deployment", "node").first()
-    )
-    if held is None:
-        return Refused("node_reserved", "A node is in use by another run.", status=409, remedy="Try again.")
-    run = held.run
-    what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
+    """Who holds one of these nodes, for what and since when; else who waits for it already."""
+    held = line.holders(nodes)
+    if not held:
+        first = next(iter(line.waiting_for(nodes)), None)
+        if first is None:
+            return Refused("node_reserved", "A node is in use by another run.", status=409, remedy="Try again.")
+        return Refused(
+            "node_reserved",
+            f"Run {first.pk}, the {line.purpose(first)} that {first.actor_name} started, waits for these nodes and is next.",
+            status=409,
+            remedy="Wait in line behind it, or cancel it.",
+            extra={"run": first.pk, "node": first.plan["nodes"][0]},
+        )
+    one = held[0]
     return Refused(
         "node_reserved",
-        f"{held.node.name} is held by run {run.pk}, the {what} that {run.actor_name} started at {run.created_at:%H:%M:%S} UTC.",
+        f"{one.node} is held by run {one.run}, the {one.what} that {one.by} started, since {one.since:%H:%M:%S} UTC.",
         status=409,
-        remedy=f"Wait for run {run.pk} to end, or cancel it.",
-        extra={"run": run.pk, "node": held.node.name},
+        remedy=f"Wait for run {one.run} to end, or cancel it; a launch, relaunch or stop can wait in line.",
+        extra={"run": one.run, "node": one.node, "line": len(line.waiting_for(nodes))},
     )
 
 
@@ -498,7 +674,10 @@ def cancel(actor: Actor, run: Run, *, reason: str = "") -> Run:
             run=run.pk,
         )
         ring_on_commit("run", run.pk)
-        wake(run.pk)
+        if line.waits(run):  # it has touched nothing
+            settling.finish(run, Run.State.CANCELLED, reason="cancelled")
+        else:
+            wake(run.pk)
     run.refresh_from_db()
     return run
 
@@ -556,10 +735,5 @@ def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
 
 def stuck(*, older_than: timedelta) -> list[int]:
     """Ids of runs that should move and that no worker holds."""
-    now = timezone.now()
-    rows = Run.objects.filter(state__in=ACTIVE).values_list("pk", "created_at", "lease_until")
-    return [
-        pk
-        for pk, made, until in rows
-        if (until is None and now - made > older_than) or (until is not None and until < now)
-    ]
+    left = Q(lease_until__isnull=True, created_at__lt=Now() - older_than) | Q(lease_until__lt=Now())
+    return list(Run.objects.filter(left, state__in=ACTIVE).order_by("pk").values_list("pk", flat=True))

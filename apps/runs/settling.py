@@ -30,8 +30,14 @@ PAST = {
 
 
 def newest_attempt(deployment: Deployment) -> Attempt | None:
-    run = deployment.runs.filter(story__in=STORIES_OF_STATE).order_by("-id").first()
-    return None if run is None else Attempt(run.story, run.state, run.phase, run.reason, run.evidence)
+    """The newest run, but for those that wait or waited in line for nodes: they changed nothing."""
+    runs = deployment.runs.filter(story__in=STORIES_OF_STATE).order_by("-id")
+    run = next((run for run in runs.iterator(chunk_size=20) if not run.parameters.get("waits")), None)
+    if run is None:
+        return None
+    because = run.parameters if run.state == Run.State.SUCCEEDED else {}
+    reason, evidence = run.reason or because.get("because"), run.evidence or because.get("evidence", "")
+    return Attempt(run.story, run.state, run.phase, reason, evidence)
 
 
 def settle(run: Run) -> None:

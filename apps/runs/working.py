@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
 from django.db.models import F, Q
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from apps.deployments.models import Deployment
 from apps.diagnosis.findings.links import rails_to
@@ -27,11 +28,12 @@ from apps.inventory.models import Credential, Node
 from apps.plan.step import Plan
 from apps.remote import hostkeys
 from apps.remote.jobs import NodeJobs
+from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import passing, settling
-from apps.runs.executor import Executor
+from apps.runs import line, passing, services, settling
+from apps.runs.executor import CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
 
@@ -54,7 +56,8 @@ def pool() -> Pool:
 class NodeDoors:
     """Doors for the executor: endpoints are read once a slice, in the executor's thread."""
 
-    def __init__(self, nodes: list[str]) -> None:
+    def __init__(self, nodes: list[str], holding: Holding) -> None:
+        self.holding = holding
         self.refused: dict[str, RemoteError] = {}
         self.endpoints: dict[str, Endpoint] = {}
         for node in Node.objects.filter(name__in=nodes).select_related("credential", "jump"):
@@ -78,6 +81,12 @@ class NodeDoors:
             raise self.refused[node]
         return connect(replace(self.endpoints[node], password=password))
 
+    def hold(self, node: str) -> None:
+        NodeLock(self.transport(node)).hold(self.holding)
+
+    def let_go(self, node: str) -> None:
+        NodeLock(self.transport(node)).let_go(self.holding)
+
     def renew(self, node: str) -> None:
         if node in self.endpoints:
             try:
@@ -88,14 +97,25 @@ class NodeDoors:
             self.endpoints[node] = replace(self.endpoints[node], login=self.endpoints[node].login + 1)
 
 
+def installation() -> str:
+    """Tells this installation from others that use the same nodes: it goes with the sealing key, also into a restored backup."""
+    return hashlib.sha256(f"installation {settings.SPARKWEB_KEY}".encode()).hexdigest()[:12]
+
+
+def _holding(run: Run) -> Holding:
+    what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
+    return Holding(installation(), run.code, f"{what}, run {run.pk} of {run.actor_name}, {settings.ORIGINS[0]}")
+
+
 def claim(run_id: int) -> str | None:
-    """The token of a fresh lease, or None when somebody else holds the run or it is over."""
-    token, now = secrets.token_hex(16), timezone.now()
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
+    """The token of a fresh lease, or None when somebody else holds the run or it is over. The database's clock decides: those of
+    workers on several machines may differ."""
+    token = secrets.token_hex(16)
+    free = Q(lease_until__isnull=True) | Q(lease_until__lt=Now())
     changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
         lease_token=token,
         lease_owner=OWNER,
-        lease_until=now + timedelta(seconds=settings.LEASE_S),
+        lease_until=Now() + timedelta(seconds=settings.LEASE_S),
         lease_serial=F("lease_serial") + 1,
     )
     return token if changed else None
@@ -107,12 +127,10 @@ def release_dead() -> int:
     Harmless when wrong: an owner that lives after all keeps its token until somebody claims the run, and then loses it.
     """
     released = 0
-    for owner in set(
-        Run.objects.filter(state__in=ACTIVE, lease_until__gt=timezone.now()).values_list("lease_owner", flat=True)
-    ):
+    for owner in set(Run.objects.filter(state__in=ACTIVE, lease_until__gt=Now()).values_list("lease_owner", flat=True)):
         host, _, pid = owner.rpartition(":")
         if host == socket.gethostname() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            released += Run.objects.filter(lease_owner=owner).update(lease_until=timezone.now())
+            released += Run.objects.filter(lease_owner=owner).update(lease_until=Now())
     return released
 
 
@@ -140,7 +158,7 @@ class Lease:
     def _renew(self) -> None:
         while not self._stop.wait(settings.LEASE_S / 3):
             try:
-                until = timezone.now() + timedelta(seconds=settings.LEASE_S)
+                until = Now() + timedelta(seconds=settings.LEASE_S)
                 if not Run.objects.filter(pk=self.run_id, lease_token=self.token).update(lease_until=until):
                     break
             except Exception:
@@ -157,6 +175,8 @@ def slice_of(run_id: int) -> str:
     with Lease(run_id, token):
         run = Run.objects.select_related("deployment", "revision").get(pk=run_id)
         try:
+            if line.waits(run):
+                return {"waits": "later", "on": "again"}.get(services.take_turn(run, token), "done")
             if run.story == "scan":
                 _scan(run)
                 return "done"
@@ -189,7 +209,7 @@ def _internal(run_id: int, token: str, bug: Exception) -> None:
 
 
 def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str, str]]]:
-    """(values to mask, variables by step key). Raises Refused when a secret is missing."""
+    """(values to mask, variables by step key). Raises Refused when a secret is missing, unless the run is only to be cleaned up."""
     values: dict[str, str] = {}
     by_step: dict[str, Mapping[str, str]] = {}
     done = set(run.steps.filter(state=Step.State.SUCCEEDED).values_list("key", flat=True))
@@ -200,7 +220,12 @@ def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str,
                 if step.key in done and passing.is_passing(secret.name):
                     continue  # used, and perhaps forgotten already
                 if secret.name not in values:
-                    values[secret.name] = passing.value(run, secret.name) or inventory.secret_value(secret.name)
+                    try:
+                        values[secret.name] = passing.value(run, secret.name) or inventory.secret_value(secret.name)
+                    except Refused:
+                        if run.cancel_asked_at is None:
+                            raise
+                        continue
                 variables[secret.variable] = values[secret.name]
             by_step[step.key] = variables
     return tuple(value.encode() for value in values.values()), by_step
@@ -222,7 +247,7 @@ def _executor_for(run: Run, token: str) -> _Kept:
     with _kept_lock:
         known = _kept.pop(run.pk, None)
     plan = Plan.from_json(run.plan)
-    doors = NodeDoors(list(plan.nodes))
+    doors = NodeDoors(list(plan.nodes), _holding(run))
     if known is not None and known.serial + 1 == run.lease_serial:
         known.recorder.token, known.serial, known.executor.doors = token, run.lease_serial, doors
         return known
@@ -247,7 +272,10 @@ def _execute(run: Run, token: str) -> bool:
     try:
         kept = _executor_for(run, token)
     except Refused as problem:
-        Recorder(run, token).end(Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
+        try:
+            Recorder(run, token).end(Run.State.FAILED, reason=problem.reason, evidence=problem.detail)
+        except CancelAsked:
+            return False  # the next slice does it
         return True
     done = True  # also when something is raised: what is in memory can't be trusted then
     try:

@@ -28,6 +28,7 @@ from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
+from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
 from apps.watch.judging import SURE, Conclusion, NodeSeen, RankWanted, booted_at, judge
@@ -167,6 +168,21 @@ def judge_all(seen: Mapping[str, NodeSeen]) -> None:
         if found.state == "serving" and not all(rank.node in seen for rank in ranks):
             continue  # an earlier look still waits for a node: that is no proof that it answers
         _conclude(deployment.pk, found)
+        _stop_the_others(deployment)
+
+
+def _stop_the_others(deployment: Deployment) -> None:
+    """One dead rank is a dead service: what is left of it only holds memory, and is stopped where the deployment wants it so.
+    Asked for at every look until it happened."""
+    deployment.refresh_from_db()
+    if (deployment.state, deployment.reason, deployment.on_rank_lost) != ("degraded", "rank_lost", "stop"):
+        return
+    try:
+        plan = runs.preview(WATCH, deployment, story="stop")
+        why = f"A rank is lost. {deployment.evidence}"[:LONGEST_REASON]
+        runs.start(WATCH, deployment, story="stop", digest=plan.digest, reason=why, because="rank_lost")
+    except Refused as no:
+        log.info("what is left of %s is not stopped: %s", deployment.name, no.detail)
 
 
 def _conclude(deployment_id: int, found: Conclusion) -> None:

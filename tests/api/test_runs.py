@@ -217,6 +217,17 @@ class TestIdempotency:
             assert answer.body["run"] == run
         assert Run.objects.count() == 1
 
+    def test_the_same_key_with_another_reason_is_another_request(self, admin: Program, story: Story) -> None:
+        digest = digest_of(admin, story, clear=CONSENT)
+        body = {"digest": digest, "reason": "for ada", "clear": CONSENT}
+        first = admin.post(path_of(story, "launch"), body, Idempotency_Key="k")
+        assert first.status == 202
+        assert admin.post(path_of(story, "launch"), body, Idempotency_Key="k").body == first.body
+        for other in ({**body, "reason": "for bea"}, {**body, "digest": "0" * 64}):
+            answer = admin.post(path_of(story, "launch"), other, Idempotency_Key="k")
+            is_problem(answer, 422, "idempotency_key_reused", "Idempotency-Key")
+        assert Run.objects.count() == 1
+
     def test_others_may_use_it_too(self, admin: Program, program: Any, story: Story) -> None:
         path = f"nodes/{story.head.pk}/probe"
         first = admin.post(path, Idempotency_Key="k").body

@@ -140,6 +140,7 @@ class Product:
     def deployment(self, name: str, **spec: object) -> int:
         """A new one; its name gets a number, because a test may be tried again."""
         body = {"name": f"{name}-{next(self.numbers)}", "nodes": [HEAD, SECOND], "spec": {**SPEC, **spec}}
+        body["on_rank_lost"] = "report"  # a test of a lost rank looks at what is left
         return int(self.ask("deployments", body)["id"])
 
     def container(self, deployment: int, rank: int) -> str:

@@ -17,6 +17,7 @@ HOSTS = {HEAD: 12, SECOND: 13}
 DONE_S = 300.0
 FABRIC = [{"node": name, "interface": RAIL, "address": f"192.168.101.{host}/24"} for name, host in HOSTS.items()]
 SETTLED = "find /etc /var/lib/systemd/linger /var/lib/sparkweb -type f ! -name '*-' -exec sha256sum {} + 2>/dev/null | sort -k 2"
+DOWN = 'ip link set dev "$1" down mtu 1500; ip addr flush dev "$1"'
 # Nothing of what a run would make: not in the group docker, and sudo asks.
 BARE = """
 gpasswd -d spark docker 2>/dev/null; printf 'spark:%s\\n' "$1" | chpasswd
@@ -40,10 +41,19 @@ def shell(product: Product, name: str, text: str, *words: str, check: bool = Tru
     return product.nodes.inside(name, "sh", "-c", text, "sh", *words, check=check)
 
 
+@pytest.fixture(scope="module")
+def cable(enrolled: Product) -> Iterator[Product]:
+    """A second link between both nodes, once for all: the overlay over /sys/class does not see a card that comes again."""
+    enrolled.nodes.plug(RAIL)
+    yield enrolled
+    enrolled.nodes.unplug(RAIL)
+
+
 @pytest.fixture
-def rail(product: Product) -> Iterator[Product]:
-    """A second link between both nodes, without an address; the second node is bare."""
-    product.nodes.plug(RAIL)
+def rail(cable: Product, product: Product) -> Iterator[Product]:
+    """That link down and without an address; the second node is bare."""
+    for name in HOSTS:
+        shell(product, name, DOWN, RAIL)
     try:
         shell(product, SECOND, BARE, PASSWORD)
         product.know()
@@ -51,7 +61,6 @@ def rail(product: Product) -> Iterator[Product]:
     finally:
         for name in HOSTS:
             shell(product, name, AGAIN, check=False)
-        product.nodes.unplug(RAIL)
 
 
 def sheet_of(product: Product, name: str) -> Json:

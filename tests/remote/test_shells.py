@@ -82,3 +82,50 @@ def test_the_life_of_a_job(tmp_path: Path, kind: str) -> None:
     for job_id in ("a", "tree", "slow"):
         jobs.remove(job_id)
     assert not list((tmp_path / ".local/state/sparkweb/jobs").iterdir())
+
+
+SYSTEMD_RUN = """#!/bin/sh
+echo "$@" >> "$HOME/asked"
+[ ! -e "$HOME/refuses" ] || exit 1
+while [ "${1#--}" != "$1" ]; do shift; done
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_with_a_systemd_of_the_users_own_keeper_and_job_get_scopes(tmp_path: Path, shell: str, refuses: bool) -> None:
+    """A program in its place that only notes how it was called; where it refuses, the job begins without it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "systemd-run").write_text(SYSTEMD_RUN)
+    (tmp_path / "bin" / "systemd-run").chmod(0o755)
+    linger = tmp_path / "linger"
+    linger.mkdir()
+    user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    (linger / user).touch()
+    if refuses:
+        (tmp_path / "refuses").touch()
+    here = Here(tmp_path, SHELLS[shell], f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    jobs = NodeJobs(here, linger_path=str(linger))
+    jobs.start("job-1", 'echo "hello $SECRET"; exit 3', environment={"SECRET": "hunter2"})
+    deadline = time.monotonic() + 20
+    while (look := jobs.look([("job-1", 0)])[0]).state == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (look.data, look.exit_code) == (b"hello hunter2\n", 3)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    units = [word for line in asked for word in line.split() if word.startswith("--unit=")]
+    assert "hunter2" not in "".join(asked)
+    if refuses:
+        assert [unit.rpartition("-")[0] for unit in units] == ["--unit=sparkweb-try"]
+        return
+    assert [unit.rpartition("-")[0] for unit in units] == [
+        "--unit=sparkweb-try",
+        "--unit=sparkweb-keeper-job-1",
+        "--unit=sparkweb-job-job-1",
+    ]
+    assert all(line.startswith("--user --scope --quiet --collect") for line in asked)
+    scope = (tmp_path / ".local/state/sparkweb/jobs/job-1/scope").read_text().strip()
+    assert units[2] == f"--unit={scope}" and scope.endswith(".scope")
+    jobs.start("job-2", "sleep 300 & sleep 300")
+    assert jobs.cancel("job-2", grace_s=1).state == "exited"

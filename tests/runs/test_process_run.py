@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import stat
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.utils import timezone
@@ -159,6 +162,33 @@ def test_cancel_ends_the_process_tree(served):
     assert (run.deployment.state, run.deployment.reason) == ("stopped", "cancelled")
 
 
+def test_an_engine_that_is_killed_with_its_keeper_is_said_to_be_killed(served):
+    """No exit code is left, and the kernel says nothing of memory: what is known is told, and one more try begins."""
+    run = launch(served(FAKE_PACE="30"))
+    until = time.monotonic() + 30
+    while "0/8" not in text_of(run) and time.monotonic() < until:
+        time.sleep(0.2)
+    job = run.steps.get(kind="serve").job_id
+    pids = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and job.encode() in _environ(pid) + _words(pid)]
+    assert len(pids) >= 2
+    for pid in sorted(pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    run = ended(run)
+    assert (run.state, run.reason) == ("failed", "exited"), (run.evidence, text_of(run))
+    assert "is gone without an exit code (killed)" in run.evidence and "0/8" in run.evidence
+    second = Run.objects.get(second_try_of=run)
+    services.cancel(ADMIN, second)
+    assert ended(second).state == "cancelled"
+
+
+def _words(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def _environ(pid: str) -> bytes:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -200,7 +230,7 @@ def test_the_same_idempotency_key_is_the_same_run(served):
     ended(runs[0])
 
 
-def test_a_starting_worker_takes_over_from_a_dead_one_of_its_machine_at_once(served, settings):
+def test_a_starting_worker_takes_over_from_a_dead_one_of_its_machine_at_once(transactional_db):
     run = Run.objects.create(
         code="abc", story="probe", actor_kind="person", actor_name="ada", actor_role="admin", state="failed"
     )
@@ -225,3 +255,21 @@ def test_what_a_run_leaves_is_known_at_its_end(served):
     assert port in {one.port for one in serving.listeners} and port not in {one.port for one in before.listeners}
     assert ended(launch(deployment, story="stop")).state == "succeeded"
     assert port not in {one.port for one in inventory.latest_sheet(Node.objects.get()).listeners}
+
+
+def test_another_installation_on_the_node_is_named_and_nothing_is_changed(served, openssh):
+    """Its file is found before anything is done; a probe works beside it; ours is gone after every run."""
+    deployment = served()
+    locks = openssh.folder / "spark-1" / "home"
+    theirs = locks / "sparkweb-bbbb2222.lock"
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    theirs.write_text(f"sparkweb 1 bbbb2222 run9 {boot} 1700000000 launch of glm, run 3 of bea, http://10.0.0.9\n")
+    run = ended(launch(deployment))
+    assert (run.state, run.reason) == ("failed", "node_reserved"), (run.evidence, text_of(run))
+    assert "launch of glm, run 3 of bea, http://10.0.0.9" in run.evidence and "2023-11-14" in run.evidence
+    assert not run.steps.filter(job_id__gt="").exists() and Node.objects.get().unreachable_since is None
+    assert not Run.objects.filter(second_try_of=run).exists()
+    assert ended(services.probe(ADMIN, [Node.objects.get()])).state == "succeeded"
+    theirs.unlink()
+    assert ended(launch(deployment)).state == "succeeded"
+    assert list(locks.glob("sparkweb-*.lock")) == []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from apps.audit.models import Entry
+from apps.deployments.models import Deployment
 from apps.facts.values import Container
 from apps.inventory.models import Node
 from apps.runs import settling
 from apps.runs.models import Run
 from apps.watch import looking
-from apps.watch.judging import NodeSeen
+from apps.watch.judging import SURE, NodeSeen
 from tests.web.conftest import browser_of
 from tests.web.seed import seed
 
@@ -65,3 +66,60 @@ def test_looks_that_leave_a_silent_node_out_do_not_make_it_answer() -> None:
         said.append((serving.state, serving.reason))
     away = ("unreachable", "ssh_timeout")
     assert said == [("serving", None)] * 3 + [away] * 2 + [("serving", None)]
+
+
+def seen_of(deployment: Deployment, *, without: int) -> dict[str, NodeSeen]:
+    """Looks at the nodes of a deployment, the container of one rank being gone."""
+    return {
+        rank.node.name: NodeSeen(
+            rank.node.name,
+            1.0,
+            boot_id=rank.boot_id,
+            containers=() if rank.number == without else (Container(name=rank.container, state="running"),),
+        )
+        for rank in deployment.ranks.select_related("node")
+    }
+
+
+def test_after_a_lost_rank_the_others_are_stopped_and_why_stays_said() -> None:
+    made = seed()
+    serving = made.serving
+    settling.finish(made.loading, Run.State.CANCELLED, reason="cancelled")  # it holds the nodes
+    one_gone = seen_of(serving, without=1)
+    looking.judge_all(one_gone)
+    assert not serving.runs.filter(story="stop").exists(), "one look is not sure"
+    for _ in range(SURE):
+        looking.judge_all(one_gone)
+    stop = serving.runs.get(story="stop")
+    assert (stop.actor_name, stop.was) == ("watch", "rank_lost") and "rank 1 on" in stop.why
+    serving.refresh_from_db()
+    assert serving.state == "stopping"
+    looking.judge_all(one_gone)
+    assert serving.runs.filter(story="stop").count() == 1
+    settling.finish(stop, Run.State.SUCCEEDED)
+    serving.refresh_from_db()
+    assert (serving.state, serving.reason) == ("failed", "rank_lost") and "rank 1 on" in serving.evidence
+    looking.judge_all(one_gone)
+    serving.refresh_from_db()
+    assert serving.state == "failed" and serving.runs.filter(story="stop").count() == 1
+
+
+def test_a_deployment_that_wants_it_only_reported_is_left_alone() -> None:
+    serving = seed().serving
+    Deployment.objects.filter(pk=serving.pk).update(on_rank_lost="report")
+    for _ in range(SURE + 2):
+        looking.judge_all(seen_of(serving, without=1))
+    serving.refresh_from_db()
+    assert (serving.state, serving.reason) == ("degraded", "rank_lost")
+    assert not serving.runs.filter(story="stop").exists()
+
+
+def test_while_somebody_holds_a_node_the_others_wait_for_the_next_look() -> None:
+    made = seed()
+    serving = made.serving
+    for _ in range(SURE + 2):
+        looking.judge_all(seen_of(serving, without=1))
+    assert not serving.runs.filter(story="stop").exists(), "another run holds the nodes"
+    settling.finish(made.loading, Run.State.CANCELLED, reason="cancelled")
+    looking.judge_all(seen_of(serving, without=1))
+    assert serving.runs.filter(story="stop").count() == 1

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from apps.deployments.models import Deployment
-from apps.runs.models import Run
+from apps.runs.models import Run, WorkerBeat
 from tests.web import seed as story
 
 EMPTY = [
@@ -187,6 +189,42 @@ def test_launch_without_a_worker_answers_at_once_and_stays_queued(
     assert made is not None and made.state == "queued" and made.actor_role == "editor"
     again = client.post(f"/deployments/{seeded.draft.pk}/plan", plan_form(client, seeded.draft))
     assert again.status_code == 409
+
+
+def test_in_line_the_page_says_who_holds_what_and_since_when(
+    seeded: story.Seeded, signed_in: Callable[[str], Client]
+) -> None:
+    client = signed_in("editor")
+    assert "Wait in line" in client.get(f"/deployments/{seeded.draft.pk}/plan?story=launch").content.decode()
+    form = plan_form(client, seeded.draft) | {"wait": "1"}
+    first, second = (client.post(f"/deployments/{seeded.draft.pk}/plan", form | {"key": key}) for key in ("a", "b"))
+    assert (first.status_code, second.status_code) == (302, 302)
+    page = " ".join(client.get(second.headers["Location"]).content.decode().split())
+    assert "Number 2 in line" in page and f'behind <a href="{first.headers["Location"]}">' in page
+    assert (
+        f'held by <a href="/runs/{seeded.loading.pk}">run {seeded.loading.pk}</a>' in page
+        and "op1 started, since" in page
+    )
+    client.post(f"{first.headers['Location']}/cancel", {"reason": "not needed"})
+    assert "Number 1 in line" in client.get(second.headers["Location"]).content.decode()
+
+
+def test_a_cancel_without_a_worker_is_shown_as_waiting_with_its_age(
+    seeded: story.Seeded, signed_in: Callable[[str], Client]
+) -> None:
+    WorkerBeat.objects.all().update(at=timezone.now() - timedelta(seconds=90))
+    client = signed_in("editor")
+    client.post(f"/runs/{seeded.loading.pk}/cancel", {"reason": "wrong model"})
+    Run.objects.filter(pk=seeded.loading.pk).update(cancel_asked_at=timezone.now() - timedelta(seconds=42))
+    page = client.get(f"/runs/{seeded.loading.pk}").content.decode()
+    assert "Cancel asked for" in page and "no worker is there, the last one was seen 1 min 30 s ago" in page
+    assert re.search(r"It waits for <time[^>]*>4[2-9] s</time> now", page), page
+    assert "first thing that the next one does" in page
+    WorkerBeat.objects.all().update(at=timezone.now())
+    seeded.second.unreachable_since = timezone.now()
+    seeded.second.save(update_fields=["unreachable_since"])
+    page = client.get(f"/runs/{seeded.loading.pk}").content.decode()
+    assert "spark-5be3 is out of sight and cleaned as soon as it is back" in page
 
 
 def test_the_same_form_sent_twice_starts_one_run(seeded: story.Seeded, signed_in: Callable[[str], Client]) -> None:

@@ -1,0 +1,208 @@
+"""What an executor does when: nobody waits for a slow node, a cancel begins at once, an end is named by what brought it about."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from apps.remote.jobs import JobNotStarted
+from apps.remote.transport import CannotReach, JobLook
+from apps.runs import executor
+from apps.runs.executor import Executor
+from tests.runs.memory import MemoryDoors, MemoryJournal, served_on
+
+CANCEL_STARTS_S = 5.0  # the promise, with 64 ranks followed
+
+
+class Working:
+    """An executor at work in a thread, as in a worker."""
+
+    def __init__(self, nodes: int, **spec: object) -> None:
+        names = [f"spark-{number}" for number in range(nodes)]
+        self.plan = served_on(names, **spec)
+        self.journal, self.doors = MemoryJournal(self.plan), MemoryDoors(names)
+        self.made = Executor(self.plan, self.journal, self.doors, run_id=1, code="abc", environment_of=lambda _: {})  # type: ignore[arg-type]
+        self.over = threading.Event()
+        self.stopping = False
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while not self.stopping:
+            if self.made.work(time.monotonic() + 1.0):
+                self.over.set()
+                return
+
+    def until(self, check: Callable[[], object], seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while not check():
+            assert time.monotonic() < end, "it did not happen in time"
+            time.sleep(0.02)
+
+    def printed(self, name: str) -> int:
+        return self.journal.position(f"serve.{name}")
+
+
+@contextmanager
+def working(nodes: int, **spec: object) -> Iterator[Working]:
+    made = Working(nodes, **spec)
+    try:
+        yield made
+    finally:
+        made.stopping = True
+        for node in made.doors.nodes.values():
+            node.answers.set()
+        made.thread.join(30)
+        made.made.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_sheets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Executor, "_look_at_all", lambda _: None)
+    monkeypatch.setattr(Executor, "_killed_for_memory", lambda _: None)
+    monkeypatch.setattr(Executor, "_ask", lambda *_: None)  # the wait for the API
+
+
+def test_a_node_that_hangs_keeps_no_other_waiting() -> None:
+    with working(3) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes))
+        run.doors.nodes["spark-1"].answers.clear()
+        before = {name: run.printed(name) for name in run.doors.nodes}
+        run.until(lambda: all(run.printed(name) > before[name] + 50 for name in ("spark-0", "spark-2")))
+        run.doors.nodes["spark-1"].answers.set()
+        run.until(lambda: run.printed("spark-1") > before["spark-1"] + 50)
+    for name, text in ((name, run.journal.text[f"serve.{name}"]) for name in run.doors.nodes):
+        numbers = [int(line.split()[1]) for line in text.decode().splitlines()]
+        assert numbers == list(range(1, len(numbers) + 1)), name  # no look was taken twice, none was passed over
+
+
+def test_a_cancel_begins_at_once_while_64_ranks_are_followed_and_some_hang() -> None:
+    with working(64) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes), 60)
+        hanging = [run.doors.nodes[f"spark-{number}"] for number in (3, 17, 40)]
+        for node in hanging:
+            node.answers.clear()
+        time.sleep(0.5)
+        run.journal.cancel()
+        asked = time.monotonic()
+        others = [node for node in run.doors.nodes.values() if node not in hanging]
+        run.until(lambda: all(node.cancelled_at for node in others), 60)
+        first = min(min(node.cancelled_at.values()) for node in others)
+        assert first - asked < CANCEL_STARTS_S
+        assert not run.over.is_set() and not run.journal.ends, "it is not cancelled while nodes are not clean"
+        for node in hanging:
+            node.answers.set()
+        assert run.over.wait(60)
+        assert run.journal.ends == [("cancelled", "cancelled", "")]
+        assert all(node.cancelled_at for node in run.doors.nodes.values())
+        assert all("docker rm -f" in "".join(node.ran) for node in run.doors.nodes.values())
+
+
+def test_a_cancel_has_nothing_to_clean_where_nothing_was_begun() -> None:
+    """It does not wait for a node that is out of reach and that the run never touched."""
+    with working(2) as run:
+        run.stopping = True
+        run.thread.join(10)
+        plan, journal = run.plan, MemoryJournal(run.plan)
+        made = Executor(plan, journal, run.doors, run_id=1, code="new", environment_of=lambda _: {})  # type: ignore[arg-type]
+        run.doors.nodes["spark-1"].answers.clear()
+        journal.cancel()
+        assert made.work(time.monotonic() + 5)
+        assert journal.ends == [("cancelled", "cancelled", "")]
+        assert {step["state"] for step in journal.steps.values()} == {"waiting"}, "no step was begun before"
+        made.close()
+
+
+def test_a_cancel_that_comes_with_the_end_is_what_counts() -> None:
+    with working(2) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes))
+        for key in run.journal.steps:
+            run.journal.finish(key, "succeeded")
+        run.journal.cancel()
+        assert run.over.wait(30)
+        assert [state for state, *_ in run.journal.ends] == ["cancelled"]
+        assert all(node.cancelled_at for node in run.doors.nodes.values())
+
+
+def test_a_reboot_is_why_whatever_the_others_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 dies of the loss of rank 1, whose node can't be asked yet: it is waited for, and then it says what happened."""
+    monkeypatch.setattr(executor, "AWAY_DELAYS_S", (0.1,))
+    with working(2) as run:
+        head, second = run.doors.nodes.values()
+        run.until(lambda: run.printed("spark-0") and run.printed("spark-1"))
+        looks = second.look
+
+        def away(*_: object, **__: object) -> list[object]:
+            raise CannotReach("ssh_refused", hop="spark-1", evidence="refused")
+
+        second.look = away  # type: ignore[method-assign]
+        run.until(lambda: run.journal.unreachable)
+        head.state, head.code = "exited", 1
+        run.journal.finish("wait", "failed", reason="exited", evidence="Rank 0 ended with 1")
+        time.sleep(1.0)
+        assert not run.over.is_set(), "the reason was given before the node was heard"
+        second.state, second.reason = "lost", "rebooted"
+        second.look = looks  # type: ignore[method-assign]
+        assert run.over.wait(30)
+        assert run.journal.ends[0][:2] == ("failed", "rebooted") and "spark-1 was rebooted" in run.journal.ends[0][2]
+
+
+@pytest.mark.parametrize(("policy", "stopped"), [("stop", True), ("report", False)])
+def test_what_a_failed_launch_leaves_is_stopped_unless_the_deployment_wants_it_left(policy: str, stopped: bool) -> None:
+    with working(2, on_rank_lost=policy) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes))
+        run.journal.finish("wait", "failed", reason="smoke_failed", evidence="no answer")
+        assert run.over.wait(30)
+        assert run.journal.ends == [("failed", "smoke_failed", "no answer")]
+        assert bool(run.doors.nodes["spark-1"].cancelled_at) == stopped
+
+
+def test_a_node_that_was_reached_and_said_no_is_not_called_unreachable() -> None:
+    with working(2) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes))
+
+        def full(*_: object, **__: object) -> list[object]:
+            raise JobNotStarted("disk_full", hop="spark-1", evidence="No space left on device")
+
+        run.doors.nodes["spark-1"].look = full  # type: ignore[method-assign]
+        time.sleep(1.5)
+        assert run.journal.unreachable == []
+
+
+def test_what_was_printed_before_the_end_is_stored_however_much_it_is() -> None:
+    """A log that is longer than one look brings, and still grows."""
+    with working(1) as run:
+        run.until(lambda: run.printed("spark-0"))
+        node, written = run.doors.nodes["spark-0"], bytearray(b"0123456789" * 300)
+        at = run.printed("spark-0")
+
+        def look(asked: object, *, limit: int = 0) -> list[JobLook]:
+            ((job, offset),) = asked  # type: ignore[misc]
+            written.extend(b"more" * 10)
+            data = bytes(written[offset - at : offset - at + 100])
+            return [JobLook(job, "running", data, at + len(written), pid=7)]
+
+        node.look = look  # type: ignore[method-assign, assignment]
+        run.journal.finish("wait", "succeeded")
+        assert run.over.wait(30)
+        assert run.journal.ends == [("succeeded", None, "")]
+        assert run.printed("spark-0") >= at + 3000, "it ended before the end of what was there"
+
+
+def test_who_takes_a_run_over_at_its_very_end_gives_back_what_the_other_held() -> None:
+    """The worker that held the nodes is gone; the next one has nothing to do but to end the run."""
+    with working(2) as run:
+        run.until(lambda: run.doors.held == {"spark-0", "spark-1"})
+        run.stopping = True
+        run.thread.join(10)
+        for key in run.journal.steps:
+            run.journal.finish(key, "succeeded")
+        run.journal.ended_streams.update(run.journal.steps)
+        heir = Executor(run.plan, run.journal, run.doors, run_id=1, code="abc", environment_of=lambda _: {})  # type: ignore[arg-type]
+        assert heir.work(time.monotonic() + 5)
+        assert run.journal.ends == [("succeeded", None, "")] and run.doors.held == set()
+        heir.close()
