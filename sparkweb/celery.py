@@ -22,6 +22,10 @@ def plan_the_beat(sender: Celery, **_: object) -> None:
     sender.add_periodic_task(
         settings.WATCH_PERIOD_S, sender.signature("watch.look"), name="watch", expires=settings.WATCH_PERIOD_S
     )
+    sender.add_periodic_task(
+        settings.FOLLOW_PERIOD_S, sender.signature("runs.follow"), name="follow", expires=settings.FOLLOW_PERIOD_S * 2
+    )
+    sender.add_periodic_task(600.0, sender.signature("runs.forget_logs"), name="forget logs", expires=600.0)
 
     sender.add_periodic_task(
         600.0, sender.signature("watch.note_audit_head"), name="note the audit head", expires=600.0

@@ -47,6 +47,15 @@ def seconds(name: str, default: float, *, least: float = 0.0) -> float:
     return number
 
 
+def whole(name: str, default: int, *, least: int = 0) -> int:
+    value = os.environ.get(name, "")
+    if not value:
+        return default
+    if not (value.isascii() and value.isdigit() and len(value) < 16) or int(value) < least:
+        raise ImproperlyConfigured(f"{name}={value!r} is not a whole number from {least} on")
+    return int(value)
+
+
 def port(name: str, default: int) -> int:
     value = os.environ.get(name, "").strip() or str(default)
     if not value.isascii() or not value.isdecimal() or not 1 <= int(value) <= 65535:

@@ -179,6 +179,12 @@ CELERY_TIMEZONE = "UTC"
 WATCH_PERIOD_S = env.seconds("WATCH_PERIOD_S", 20, least=1)
 LEASE_S = env.seconds("LEASE_S", 12, least=3)
 REAP_PERIOD_S = env.seconds("REAP_PERIOD_S", 3, least=1)
+FOLLOW_PERIOD_S = env.seconds("FOLLOW_PERIOD_S", 2, least=0.5)
+# Of every output the first and the last are kept here, for so many days (0: for ever), and so much of it on its node.
+LOG_HEAD_BYTES = env.whole("LOG_HEAD_MIB", 8, least=1) << 20
+LOG_TAIL_BYTES = env.whole("LOG_TAIL_MIB", 56, least=1) << 20
+LOG_NODE_BYTES = env.whole("LOG_NODE_MIB", 1024, least=1) << 20
+LOG_KEPT_DAYS = env.whole("LOG_KEPT_DAYS", 30)
 SLICE_S = 20.0  # how long one task works on a run before it gives the thread back
 
 LANGUAGE_CODE = "en"

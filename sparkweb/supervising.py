@@ -175,6 +175,8 @@ def programs(var: Path, *, host: str, port: int) -> list[Program]:
         "off",
         "--ws-max-size",
         "65536",
+        "--ws-per-message-deflate",  # each viewer of a fast log would be compressed for on its own
+        "false",
         "--timeout-graceful-shutdown",
         "5",
         "--no-server-header",

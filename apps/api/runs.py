@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
 from ninja import Query, Router
 
 from apps.api import planned
@@ -17,6 +17,7 @@ from apps.api.schemas import (
     CancelBody,
     EtaOut,
     Found,
+    FoundLine,
     HolderOut,
     Identity,
     Limit,
@@ -36,7 +37,7 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.plan.step import Plan
-from apps.runs import line, lines, queries, services
+from apps.runs import downloads, line, lines, queries, services
 from apps.runs.models import Run, Step
 
 router = Router(tags=["runs"])
@@ -174,7 +175,7 @@ def list_lines(
     """Lines numbered above `after`, in order; of one rank or step when asked. Pass `next` as `after` until `ended`."""
     run = by_id(Run.objects.all(), run_id)
     answer = lines.lines(run, after=after, limit=limit, rank=rank, step=step or None)
-    return Lines(lines=_shown(answer["lines"]), next=answer["next"], ended=answer["ended"])
+    return Lines(lines=_shown(answer["lines"]), next=answer["next"], ended=answer["ended"], serving=answer["serving"])
 
 
 def _shown(rows: list[dict[str, Any]]) -> list[LineOut]:
@@ -189,11 +190,33 @@ def search_lines(
     text: Annotated[Word, Query(min_length=1)],
     after: LineNumber = 0,
     limit: Annotated[int, Query(ge=1, description=f"at most {MOST_FOUND} come")] = 200,
+    context: Annotated[int, Query(ge=0, description=f"lines around each, at most {lines.MOST_CONTEXT}")] = 0,
+    rank: Annotated[int | None, Query(ge=0, le=100_000)] = None,
+    step: Word = "",
 ) -> Found:
-    """Lines that hold `text`, without regard to case, over the whole log."""
-    limit = min(limit, MOST_FOUND)
-    rows = lines.search(by_id(Run.objects.all(), run_id), text, limit=limit + 1, after=after)
-    return Found(lines=_shown(rows[:limit]), next=rows[limit - 1]["n"] if len(rows) > limit else None)
+    """Lines that hold `text`, without regard to case, over the whole log; of one rank or step when asked."""
+    run = by_id(Run.objects.all(), run_id)
+    found = lines.search(
+        run, text, limit=min(limit, MOST_FOUND), after=after, context=context, rank=rank, step=step or None
+    )
+    return Found(lines=[_found(row) for row in found.lines], next=found.next)
+
+
+def _found(row: dict[str, Any]) -> FoundLine:
+    around = {name: _shown(row.get(name, [])) for name in ("before", "following")}
+    return FoundLine(**{**row, "node": row["node"] or None, **around})
+
+
+@router.get("runs/{int:run_id}/log", response={200: str})
+@allow("view")
+def download_log(request: HttpRequest, run_id: int, step: Word = "") -> HttpResponseBase:
+    """The masked bytes as they were printed, as plain text: of one step's output, or of all in the order of storing. `Range` works."""
+    run = by_id(Run.objects.all(), run_id)
+    if step and not run.steps.filter(key=step).exists():
+        remedy = "The steps of a run are in GET /runs/{id}."
+        raise Refused("not_found", f"Run {run.pk} has no step {step!r}.", status=404, field="step", remedy=remedy)
+    found = lines.Download(run, step=step or None)
+    return downloads.response(request, found, downloads.name_of(run, step))
 
 
 @router.post("runs/{int:run_id}/cancel", response={202: RunOut})

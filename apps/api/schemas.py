@@ -623,17 +623,28 @@ class LineOut(Out):
     text: str
     redraw: bool = Field(description="a progress bar that the next one of its kind replaces")
     continued: bool = Field(description="the rest of a line whose beginning stands before it")
+    gap: dict[str, int] | None = Field(
+        None, description="bytes and lines of this output that stood before this line and are not kept"
+    )
+
+
+class FoundLine(LineOut):
+    before: list[LineOut] = Field(default_factory=list, description="of the same output")
+    following: list[LineOut] = Field(default_factory=list, description="likewise")
 
 
 class Lines(Out):
     lines: list[LineOut]
     next: int = Field(description="pass it as `after`")
-    ended: bool = Field(description="no more lines will come after these")
+    ended: bool = Field(description="the run is over and these were all of its lines so far")
+    serving: bool = Field(description="the engine that it started serves on, and what it prints is still added")
 
 
 class Found(Out):
-    lines: list[LineOut]
-    next: int | None = Field(description="pass it as `after`; null: that were all")
+    lines: list[FoundLine]
+    next: int | None = Field(
+        description="pass it as `after`; null: that were all. A long log may need several calls, some without a line"
+    )
 
 
 class CancelBody(Body):

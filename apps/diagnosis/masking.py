@@ -11,6 +11,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Sequence
+from copy import copy
 from urllib.parse import quote, quote_plus
 
 MASK = b"[masked]"
@@ -50,18 +51,26 @@ _PATTERNS: tuple[tuple[tuple[bytes, ...], re.Pattern[bytes]], ...] = (
             + rb")"
         ),
     ),
-    (
-        (b"=", b":"),
-        re.compile(
-            rb"""(?i)(?:api_?keys?|(?:hf|hub|auth|access|api|session|refresh|bearer)_token|(?-i:[A-Z0-9]_TOKEN)|(?<![\w.-])token|"""
-            rb"""passw(?:or)?d|secret|secret_key)"""
-            rb"""['"]?(?:[ \t]{0,4}=[ \t]{0,4}|[ \t]{0,4}:[ \t]{0,4}(?=['"\[])|:)"""
-            + _NOT_A_VALUE
-            + rb"(?P<secret>"
-            + _VALUE
-            + rb")"
-        ),
-    ),
+)
+# `name = value`. Its alternatives would be tried at every byte of a log, so `_CUE` says first which lines are worth it.
+_NAMED = re.compile(
+    rb"""(?i)(?:api_?keys?|(?:hf|hub|auth|access|api|session|refresh|bearer)_token|(?-i:[A-Z0-9]_TOKEN)|(?<![\w.-])token|"""
+    rb"""passw(?:or)?d|secret|secret_key)"""
+    rb"""['"]?(?:[ \t]{0,4}=[ \t]{0,4}|[ \t]{0,4}:[ \t]{0,4}(?=['"\[])|:)"""
+    + _NOT_A_VALUE
+    + rb"(?P<secret>"
+    + _VALUE
+    + rb")"
+)
+_CUES = tuple(
+    (word, re.compile(word + rest + rb"""['"]?[ \t]{0,4}[=:]"""))
+    for word, rest in (
+        (b"key", rb"s?"),
+        (b"token", rb""),
+        (b"passwd", rb""),
+        (b"password", rb""),
+        (b"secret", rb"(?:_key)?"),
+    )
 )
 _PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _PEM_END = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
@@ -121,6 +130,30 @@ def _pattern_spans(data: bytes, group: int | str = "secret") -> Iterator[tuple[i
         if any(guard in data for guard in guards):
             for match in pattern.finditer(data):
                 yield match.span(group)
+    yield from _named_spans(data, group)
+
+
+def _named_spans(data: bytes, group: int | str) -> Iterator[tuple[int, int]]:
+    """As `_NAMED.finditer` over all of it, since no match reaches over a line's end; but only where a line has a cue."""
+    if b"=" not in data and b":" not in data:
+        return
+    lower = data.lower()
+    lines: set[tuple[int, int]] = set()
+    for word, cue in _CUES:
+        at = lower.find(word)
+        while at >= 0:
+            if cue.match(lower, at):
+                start = max(data.rfind(b"\n", 0, at), data.rfind(b"\r", 0, at)) + 1
+                end = _LINE_END.search(data, at)
+                lines.add((start, end.start() if end else len(data)))
+                at = lower.find(word, end.start()) if end else -1
+            else:
+                at = lower.find(word, at + len(word))
+    if len(lines) > data.count(b"\n") // 4:
+        lines = {(0, len(data))}
+    for start, stop in sorted(lines):
+        for match in _NAMED.finditer(data, start, stop):
+            yield match.span(group)
 
 
 def _merged(spans: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -155,7 +188,17 @@ class Masker:
         self._in_key = False  # inside a private key block
         self._in_token = False  # inside a token that a hard cut has torn
         self.clean_at = 0  # bytes of input so far after which a fresh Masker would go on the same way
-        self._consumed = 0
+        self.consumed = 0  # bytes of input so far whose masked form was given
+
+    def fresh(self) -> Masker:
+        """One for the same secrets that stands where this one does, with nothing held."""
+        made = copy(self)
+        made._held, made.clean_at, made.consumed = b"", 0, 0
+        return made
+
+    def may_end_here(self) -> bool:
+        """Whether what follows may be masked on its own although it may begin with the second half of a `\\r\\n`."""
+        return not (self._in_key or self._in_token or self._straddled(len(self._held)))
 
     def feed(self, data: bytes) -> bytes:
         given = []
@@ -178,9 +221,9 @@ class Masker:
                 break
             given.append(self._segments(self._held[:cut], torn=torn))
             self._held = self._held[cut:]
-            self._consumed += cut
+            self.consumed += cut
             if not (self._in_key or self._in_token):
-                self.clean_at = self._consumed
+                self.clean_at = self.consumed
         return b"".join(given)
 
     def _cut(self, *, final: bool) -> tuple[int, bool]:
@@ -250,7 +293,7 @@ class Masker:
                 return end, end == len(line) and line_end is None
             if start < at < end:
                 at = start
-        return at, False
+        return (whole_characters(window[:at]) if at == HARD_CUT else at), False
 
     def _segments(self, data: bytes, *, torn: bool) -> bytes:
         """Mask whole segments; state is kept only across private key blocks and torn tokens."""
@@ -305,6 +348,17 @@ class Masker:
             if end is None:
                 return spans
             self._in_key, at = False, end.end()
+
+
+def whole_characters(data: bytes) -> int:
+    """The length of `data` without a UTF-8 character that is cut at its end."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue
+        wanted = 1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
+        return len(data) if wanted <= back else len(data) - back
+    return len(data)
 
 
 def mask(data: bytes, secrets: Sequence[bytes] = ()) -> bytes:

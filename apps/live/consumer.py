@@ -15,7 +15,7 @@ from django.db import Error as DatabaseTrouble
 from apps.deployments.models import Deployment
 from apps.inventory.models import Node
 from apps.live import messages
-from apps.live.hub import hub
+from apps.live.hub import Answer, hub
 from apps.people.access import may
 from apps.people.sessions import Standing, standing_of_scope, still_allowed
 from apps.runs.models import Run
@@ -97,7 +97,7 @@ class PageConsumer(AsyncWebsocketConsumer):
         if (kind, identity) in self.watched:
             self._news[(kind, identity)] = version
             self._awake.set()
-        if self.follow is not None and kind == "run" and identity == self.follow.run:
+        if self.follow is not None and kind in ("run", "log") and identity == self.follow.run:
             self._log_due = True
             self._awake.set()
         if kind == "person" and self.standing is not None and identity in (0, self.standing.user_id):
@@ -176,21 +176,21 @@ class PageConsumer(AsyncWebsocketConsumer):
                 answer = await hub().lines(
                     follow.run, after=self.cursor, limit=READ_LINES, rank=follow.rank, step=follow.step
                 )
-                if not answer["lines"]:
-                    if answer["ended"] and not self.log_ended:
+                if not answer.frames:
+                    if answer.ended and not self.log_ended:
                         self.log_ended = True
-                        await self._lines("lines", follow.run, answer, [])
-                    elif int(answer["next"]) > self.cursor:
-                        self.cursor = int(answer["next"])
+                        await self._lines("lines", follow.run, answer)
+                    elif answer.next > self.cursor:
+                        self.cursor = answer.next
                         continue
                     return
                 before = self.cursor
-                await self._lines("lines", follow.run, answer, answer["lines"])
+                await self._lines("lines", follow.run, answer)
                 if self.follow is follow:
-                    self.cursor = int(answer["next"])
-                if self.cursor <= before:  # an unfinished line was sent again; it will be once more when it grows
+                    self.cursor = answer.next
+                if self.cursor <= before:
                     return
-                await asyncio.sleep(GAP_S if len(answer["lines"]) < READ_LINES else 0)
+                await asyncio.sleep(0 if answer.more else GAP_S)
         except Run.DoesNotExist:
             self.follow = None
             await self._say({"type": "refused", "why": f"there is no run {follow.run}"})
@@ -199,26 +199,23 @@ class PageConsumer(AsyncWebsocketConsumer):
 
     async def _send_tail(self, follow: messages.Follow) -> None:
         answer = await hub().lines(follow.run, before=2**62, limit=TAIL_LINES, rank=follow.rank, step=follow.step)
-        lines = answer["lines"]
-        await self._lines("snapshot", follow.run, answer, lines)
+        await self._lines("snapshot", follow.run, answer)
         if self.follow is follow:
-            self.cursor = int(lines[-1]["n"]) if lines else 0
+            self.cursor = answer.last
             self.log_ended = False
 
-    async def _lines(self, kind: str, run: int, answer: dict[str, Any], lines: list[messages.LineJson]) -> None:
-        frames = messages.in_frames(lines) or [[]]
+    async def _lines(self, kind: str, run: int, answer: Answer) -> None:
+        frames = answer.frames or (messages.Frame("[]", answer.next),)
         for position, frame in enumerate(frames):
             last = position == len(frames) - 1
-            await self._say(
-                {
-                    "type": kind if position == 0 else "lines",
-                    "run": run,
-                    "lines": frame,
-                    "next": answer["next"] if last else frame[-1]["n"],
-                    "ended": bool(answer["ended"]) and last,
-                    "total": answer["total"],
-                }
-            )
+            about = {
+                "type": kind if position == 0 else "lines",
+                "run": run,
+                "next": answer.next if last else frame.last,
+                "ended": answer.ended and last,
+                "total": answer.total,
+            }
+            await self._send_frame(about, frame.text)
 
     async def _page(self, wanted: messages.PageOf) -> None:
         try:
@@ -232,18 +229,22 @@ class PageConsumer(AsyncWebsocketConsumer):
             )
         except (Run.DoesNotExist, DatabaseTrouble):
             return await self._say({"type": "refused", "why": "these lines can't be read now"})
-        frames = messages.in_frames(answer["lines"], messages.FRAME_BYTES)
-        lines = frames[-1] if wanted.before is not None and frames else frames[0] if frames else []
-        await self._say(
-            {
-                "type": "page",
-                "run": wanted.run,
-                "lines": lines,
-                "after": wanted.after,
-                "before": wanted.before,
-                "ended": bool(answer["ended"]) and len(frames) < 2,
-            }
-        )
+        frames = answer.frames
+        text = "[]" if not frames else frames[-1].text if wanted.before is not None else frames[0].text
+        about = {
+            "type": "page",
+            "run": wanted.run,
+            "after": wanted.after,
+            "before": wanted.before,
+            "ended": answer.ended and len(frames) < 2,
+            "total": answer.total,
+        }
+        await self._send_frame(about, text)
+
+    async def _send_frame(self, about: dict[str, Any], lines: str) -> None:
+        """A message whose lines are JSON already."""
+        async with self._sending:
+            await self.send(text_data=f'{json.dumps(about, separators=(",", ":"))[:-1]},"lines":{lines}}}')
 
     async def _say(self, body: dict[str, Any]) -> None:
         async with self._sending:

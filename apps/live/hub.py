@@ -7,7 +7,8 @@ import json
 import logging
 import time
 from collections import OrderedDict
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import redis.asyncio as aioredis
@@ -16,13 +17,14 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from apps.doorbell.ring import CHANNEL
+from apps.live.messages import Frame, in_frames
 from apps.runs import lines as runs_lines
 from apps.runs.models import Run
 
 log = logging.getLogger(__name__)
 BACK_OFF_S = (0.2, 0.5, 1, 2, 5)
-SHARED_S = 1.0  # a read of the same lines by several viewers within this time is one read
-SHARED_READS = 64
+SHARED_S = 2.0  # a read of the same lines by several viewers within this time is one read
+SHARED_BYTES = 8 * 1024 * 1024  # all reads that are kept
 
 
 class Viewer(Protocol):
@@ -37,6 +39,19 @@ class Viewer(Protocol):
         """Rings may have been missed: look at everything again."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Lines as every viewer is sent them. `next`: the cursor behind them; `ended`: nothing will come after it."""
+
+    frames: tuple[Frame, ...]
+    next: int
+    last: int  # the number of the last line; 0 without any
+    more: bool  # there are others behind them already
+    ended: bool
+    total: int
+    size: int  # bytes, about
+
+
 Key = tuple[int, int | None, int | None, int, int | None, str | None]  # run, after, before, limit, rank, step
 
 
@@ -47,7 +62,7 @@ class Hub:
         self.viewers: set[Viewer] = set()
         self.connected = False
         self._listener: asyncio.Task[None] | None = None
-        self._reads: OrderedDict[Key, tuple[float, asyncio.Task[dict[str, Any]]]] = OrderedDict()
+        self._reads: OrderedDict[Key, tuple[float, asyncio.Task[Answer]]] = OrderedDict()
 
     def join(self, viewer: Viewer) -> None:
         self.viewers.add(viewer)
@@ -108,14 +123,17 @@ class Hub:
         except (ValueError, KeyError, TypeError):
             log.warning("a ring that can't be read: %.120r", data)
             return
-        if kind == "run":
+        if kind in ("run", "log"):
             self._forget(identity)
         for viewer in tuple(self.viewers):
             viewer.ring(kind, identity, version)
 
     def _forget(self, run: int) -> None:
-        for key in [key for key in self._reads if key[0] == run]:
-            del self._reads[key]
+        """Answers that say "nothing yet". Those with lines stay true, and who reads the same one stands at the same place after."""
+        for key, (_, task) in list(self._reads.items()):
+            kept = task.done() and _good(task) and task.result().frames and key[2] is None
+            if key[0] == run and not kept:
+                del self._reads[key]
 
     async def lines(
         self,
@@ -126,33 +144,54 @@ class Hub:
         limit: int = 1000,
         rank: int | None = None,
         step: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> Answer:
         """runs.lines.lines, read once for all viewers that stand at the same place. Raises Run.DoesNotExist."""
         key: Key = (run, after, before, limit, rank, step)
         found = self._reads.get(key)
         now = time.monotonic()
-        if found is None or now - found[0] > SHARED_S or found[1].cancelled():
+        if found is None or now - found[0] > SHARED_S or (found[1].done() and not _good(found[1])):
             task = asyncio.get_running_loop().create_task(_read(key))
             task.add_done_callback(_seen)
+            self._reads.pop(key, None)
             self._reads[key] = found = (now, task)
-            while len(self._reads) > SHARED_READS:
-                self._reads.popitem(last=False)
+            self._shrink(now)
         return await asyncio.shield(found[1])
 
+    def _shrink(self, now: float) -> None:
+        """Old reads go, and the oldest of too many; the newest stays."""
+        size = 0
+        for key, (at, task) in list(reversed(self._reads.items()))[1:]:
+            size += task.result().size if task.done() and _good(task) else 0
+            if now - at > SHARED_S or size > SHARED_BYTES:
+                del self._reads[key]
 
-def _seen(task: asyncio.Task[dict[str, Any]]) -> None:
+
+def _good(task: asyncio.Task[Answer]) -> bool:
+    return not task.cancelled() and task.exception() is None
+
+
+def _seen(task: asyncio.Task[Answer]) -> None:
     """Take the exception of a read whose viewers have all left, so that asyncio does not complain about it."""
     if not task.cancelled():
         task.exception()
 
 
 @database_sync_to_async
-def _read(key: Key) -> dict[str, Any]:
+def _read(key: Key) -> Answer:
     run_id, after, before, limit, rank, step = key
     run = Run.objects.get(pk=run_id)
-    answer = dict(runs_lines.lines(run, after=after or 0, before=before, limit=limit, rank=rank, step=step))
-    answer["total"] = run.next_line - 1
-    return answer
+    answer = runs_lines.lines(run, after=after or 0, before=before, limit=limit, rank=rank, step=step)
+    lines = answer["lines"]
+    frames = tuple(in_frames(lines))
+    return Answer(
+        frames,
+        int(answer["next"]),
+        int(lines[-1]["n"]) if lines else 0,
+        bool(answer["more"]),
+        bool(answer["ended"] and not answer["serving"]),
+        run.next_line - 1,
+        sum(len(frame.text) for frame in frames),
+    )
 
 
 _hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, Hub] = WeakKeyDictionary()

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 FRAME_BYTES = 64 * 1024
 MESSAGE_BYTES = 16 * 1024
@@ -68,6 +69,11 @@ class Ping:
 Message = Watch | Follow | PageOf | Unfollow | Ping
 
 
+class Gap(TypedDict):
+    bytes: int
+    lines: int
+
+
 class LineJson(TypedDict):
     n: int
     time: str
@@ -78,6 +84,7 @@ class LineJson(TypedDict):
     text: str
     redraw: bool  # began after a bare carriage return: takes the place of its stream's line before
     continued: bool  # the rest of a line whose beginning has a lower number
+    gap: NotRequired[Gap]  # what of its stream stood before it and is not kept
 
 
 class Changed(TypedDict):
@@ -167,15 +174,27 @@ def _objects(value: Any) -> frozenset[tuple[str, int]]:
     return frozenset(found)
 
 
-def in_frames(lines: list[LineJson], most: int = FRAME_BYTES) -> list[list[LineJson]]:
-    """The lines cut into runs whose JSON stays under `most` bytes (a single longer line stands alone)."""
-    frames: list[list[LineJson]] = []
-    size = most
+@dataclass(frozen=True)
+class Frame:
+    """Some lines as the JSON of a list, made once for everybody who is sent them."""
+
+    text: str
+    last: int  # the number of its last line
+
+
+def in_frames(lines: Sequence[Mapping[str, Any]], most: int = FRAME_BYTES) -> list[Frame]:
+    """The lines in order, in frames whose JSON stays under `most` bytes (a single longer line stands alone)."""
+    frames: list[Frame] = []
+    parts: list[str] = []
+    size = last = 0
     for line in lines:
-        length = len(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")) + 2
-        if size + length > most - 256 or not frames:
-            frames.append([])
-            size = 0
-        frames[-1].append(line)
-        size += length
+        text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+        length = len(text) + 1 if text.isascii() else len(text.encode("utf-8", "replace")) + 1
+        if parts and size + length > most - 256:
+            frames.append(Frame(f"[{','.join(parts)}]", last))
+            parts, size = [], 0
+        parts.append(text)
+        size, last = size + length, int(line["n"])
+    if parts:
+        frames.append(Frame(f"[{','.join(parts)}]", last))
     return frames

@@ -27,6 +27,7 @@ from apps.facts.sheet import storable
 from apps.inventory.models import Node
 from apps.pages import charts, forms, scripts
 from apps.pages.refusing import Error, error_of, explained
+from apps.pages.runs import log_context
 from apps.pages.words import duration_words
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
@@ -342,10 +343,12 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
     }
     if request.headers.get("HX-Request"):
         return render(request, "pages/deployment_live.html", context)
+    shown = last_good if last_good is not None and found.ranks.exists() else None
     return render(
         request,
         "pages/deployment.html",
         context
+        | (log_context(shown) if shown else {})
         | {
             "revisions": _revisions(found),
             "runs": found.runs.order_by("-pk")[:20],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,6 @@ from django.http import (
     HttpResponseBase,
     JsonResponse,
     QueryDict,
-    StreamingHttpResponse,
 )
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
@@ -30,7 +28,7 @@ from apps.pages.refusing import error_of, explained
 from apps.pages.words import clock, duration_words, tone
 from apps.people.access import actor_of, allow
 from apps.plan.step import Plan
-from apps.runs import line, queries, services
+from apps.runs import downloads, line, queries, services
 from apps.runs import lines as stored
 from apps.runs.models import Run, Step
 
@@ -310,7 +308,22 @@ def run_context(run: Run) -> dict[str, Any]:
         "waits_for_cancel": run.cancel_asked_at is not None and not run.ended,
         "away": _away(run) if run.cancel_asked_at and not run.ended else [],
         "worker": services.worker_status() if not run.ended else None,
+        **log_kept(run),
         "outcome_entry": Entry.objects.filter(run_id=run.pk).order_by("id").first(),
+    }
+
+
+def log_kept(run: Run) -> dict[str, Any]:
+    return {"log_run": run, "log_kept": stored.kept(run)}
+
+
+def log_context(run: Run) -> dict[str, Any]:
+    """What parts/log.html and parts/log_state.html need to show the log of a run."""
+    spec = run.plan.get("spec") or {}
+    return {
+        **log_kept(run),
+        "log_ranks": list(enumerate(spec.get("nodes", []))) if run.story in ("launch", "relaunch") else [],
+        "last_lines": stored.lines(run, before=2**62, limit=100)["lines"],
     }
 
 
@@ -328,11 +341,9 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     context = run_context(found) | {"back": plan_page(request.GET)}
     if request.headers.get("HX-Request"):
         return render(request, "pages/run_live.html", context)
-    spec = found.plan.get("spec") or {}
     context |= {
-        "log_ranks": list(enumerate(spec.get("nodes", []))) if found.story in ("launch", "relaunch") else [],
         "log_steps": [row.step for stage in context["stages"] for row in stage.rows],
-        "last_lines": stored.lines(found, before=2**62, limit=100)["lines"],
+        **log_context(found),
     }
     return render(request, "pages/run.html", context)
 
@@ -356,22 +367,22 @@ def lines(request: HttpRequest, run_id: int) -> HttpResponse:
     try:
         tail, before = _whole(request, "tail", most=5000), _whole(request, "before")
         limit = _whole(request, "limit", most=5000) or 1000
-        about = {"rank": _whole(request, "rank", most=100000), "step": request.GET.get("step") or None}
+        about = _about(request)
         if tail is not None:
-            answer = stored.lines(found, before=2**62, limit=tail, **about)  # type: ignore[arg-type]
+            answer = stored.lines(found, before=2**62, limit=tail, **about)
             answer["next"] = answer["lines"][-1]["n"] if answer["lines"] else 0
-            answer["ended"] = found.ended
         else:
-            answer = stored.lines(found, after=_whole(request, "after") or 0, before=before, limit=limit, **about)  # type: ignore[arg-type]
+            answer = stored.lines(found, after=_whole(request, "after") or 0, before=before, limit=limit, **about)
     except Refused as refused:
         return JsonResponse({"detail": refused.detail, "field": refused.field, "remedy": refused.remedy}, status=422)
-    return JsonResponse(answer | {"run": found.pk, "total": stored.stored_lines(found)})
+    over = answer["ended"] and not answer["serving"]  # the pane follows an engine for as long as it serves
+    return JsonResponse(answer | {"run": found.pk, "total": stored.stored_lines(found), "ended": over})
 
 
 @allow("view")
 @require_GET
 def search(request: HttpRequest, run_id: int) -> HttpResponse:
-    """Lines that hold `q`, over the whole log: {lines, more}."""
+    """Lines that hold `q`, over the whole log: {lines, next, more}; ?after, context, rank, step. `next`: to go on from there."""
     found = get_object_or_404(Run, pk=run_id)
     text = request.GET.get("q", "").strip()
     if not text or len(text) > 500:
@@ -383,8 +394,20 @@ def search(request: HttpRequest, run_id: int) -> HttpResponse:
             },
             status=422,
         )
-    hits = stored.search(found, text, limit=MOST_FOUND + 1)
-    return JsonResponse({"lines": hits[:MOST_FOUND], "more": len(hits) > MOST_FOUND})
+    try:
+        about = _about(request)
+        context = _whole(request, "context", most=stored.MOST_CONTEXT) or 0
+        hits = stored.search(
+            found, text, limit=MOST_FOUND, after=_whole(request, "after") or 0, context=context, **about
+        )
+    except Refused as refused:
+        return JsonResponse({"detail": refused.detail, "field": refused.field, "remedy": refused.remedy}, status=422)
+    return JsonResponse({"lines": hits.lines, "next": hits.next, "more": hits.next is not None})
+
+
+def _about(request: HttpRequest) -> dict[str, Any]:
+    """Whose lines are asked for. Raises Refused."""
+    return {"rank": _whole(request, "rank", most=100000), "step": request.GET.get("step") or None}
 
 
 @allow("view")
@@ -392,13 +415,10 @@ def search(request: HttpRequest, run_id: int) -> HttpResponse:
 def download(request: HttpRequest, run_id: int) -> HttpResponseBase:
     """The log as text: merged in the order of storing, or one step's output."""
     found = get_object_or_404(Run, pk=run_id)
-    step = request.GET.get("step") or None
-    if step is not None and not found.steps.filter(key=step).exists():
+    step = request.GET.get("step", "")
+    if step and not found.steps.filter(key=step).exists():
         raise Http404
-    pieces: Iterator[bytes] = stored.download(found, step=step)
-    response = StreamingHttpResponse(pieces, content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="run-{found.pk}.log"'
-    return response
+    return downloads.response(request, stored.Download(found, step=step or None), downloads.name_of(found, step))
 
 
 @allow("view")

@@ -139,6 +139,12 @@ def gib(value: Any) -> str:
 
 
 @register.filter
+def mib(value: Any) -> str:
+    """Bytes as `52.1 MiB`."""
+    return UNKNOWN if value in (None, "") else f"{float(value) / (1 << 20):.1f} MiB"
+
+
+@register.filter
 def gib_number(value: Any) -> str:
     return gib(value).removesuffix(" GiB")
 

@@ -8,7 +8,7 @@ A job is a folder `~/.local/state/sparkweb/jobs/<id>/` on the node. Needed there
   the claim and the record, so there is no instant at which a job is claimed and nobody knows by whom;
 - `child`: "pid starttime" of the job's own process, the leader of a session of its own;
 - `script`: what runs; `env.*`: its environment, 0600, removed as soon as it was read;
-- `log`: both outputs merged, raw, at most LARGEST_LOG bytes; `log.capped` or `log.lost` says that there was more;
+- `log`: both outputs merged, raw, at most so many bytes as the start said; `log.capped` or `log.lost` says that there was more;
 - `hb`: touched every 5 s;
 - `rc`: "exit-code size-of-log", by rename, its space taken beforehand so that a full disk can't prevent it;
 - `scope`: the systemd scope of the job, where the user's own systemd lives on without a login (`loginctl enable-linger`): its
@@ -29,7 +29,7 @@ from apps.remote.transport import BadAnswer, ConnectionLost, JobLook, RemoteErro
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LINGER = "/var/lib/systemd/linger"
-LARGEST_LOG = 1 << 30  # bytes
+LARGEST_LOG = 1 << 30  # bytes, unless told otherwise
 START_WITHIN_S = 30
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -49,7 +49,8 @@ class JobNotEnded(RemoteError):
 
 
 class NodeJobs:
-    """`transport.Jobs` over a Transport. `boot_id_path` and `linger_path` are for tests of a reboot, and of a systemd."""
+    """`transport.Jobs` over a Transport. `boot_id_path` and `linger_path` are for tests of a reboot, and of a systemd;
+    `largest_log` is in bytes."""
 
     def __init__(
         self,
@@ -58,7 +59,9 @@ class NodeJobs:
         boot_id_path: str = BOOT_ID,
         linger_path: str = LINGER,
         timeout_s: float = 60.0,
+        largest_log: int = LARGEST_LOG,
     ) -> None:
+        self._largest_log = largest_log
         self._transport, self._boot_id_path, self._timeout_s = transport, boot_id_path, timeout_s
         self._linger_path = linger_path
 
@@ -85,7 +88,7 @@ class NodeJobs:
             script=_sound("script", script),
             exports=_exports(environment or {}),
             max_seconds=int(max_seconds or 0),
-            cap=LARGEST_LOG,
+            cap=self._largest_log,
             tries=START_WITHIN_S * 10,
         )
         result = self._run(text + keeper.LOOK + f"look {job_id} 0 0\n", START_WITHIN_S + self._timeout_s)

@@ -289,13 +289,16 @@ judge() {  # of $dir -> state size code pid boot reason note
     [ $verdict = lost ] && [ ! -e "$dir/rc" ] && size_of "$dir/log"
   fi
   if [ -e "$dir/rc" ]; then
-    { read -r code size < "$dir/rc"; } 2>/dev/null
-    size=${size%% *}
+    { read -r code said < "$dir/rc"; } 2>/dev/null
+    said=${said%% *}
+    size_of "$dir/log"
+    if [ "$size" -lt "$said" ]; then note=log_gone; else size=$said; fi
     verdict=exited reason=-
   elif [ "$keeper" = - ] && [ -e "$dir/cancel" ]; then
     verdict=exited code=143
   fi
-  if [ -e "$dir/log.lost" ]; then note=log_lost
+  if [ $note != - ]; then :
+  elif [ -e "$dir/log.lost" ]; then note=log_lost
   elif [ -e "$dir/log.capped" ]; then note=log_capped; fi
 }
 look() {  # ID OFFSET LIMIT

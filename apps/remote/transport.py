@@ -145,7 +145,8 @@ class JobLook:
     reason: str | None = None  # for lost: rebooted, killed
     pid: int | None = None
     boot_id: str | None = None
-    note: str | None = None  # of the log: log_capped, log_lost (disk full), log_shrunk (now smaller than the offset)
+    # Of the log: log_capped, log_lost (disk full), log_shrunk (now smaller than the offset), log_gone (smaller than at its end).
+    note: str | None = None
 
 
 class Jobs(Protocol):

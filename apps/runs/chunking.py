@@ -1,8 +1,8 @@
 """Raw bytes of a job's output -> masked pieces that can be stored on their own. Pure; the same for any chunking.
 
-A line ends with \\n, \\r\\n or \\r (progress bars redraw with \\r). A piece is cut after a line's end. A progress bar that waits for
-its next redraw is flushed too, and what follows is its continuation; any other unfinished line waits for its end, because the
-second half of a secret may still come.
+A line ends with \\n, \\r\\n or \\r (progress bars redraw with \\r). A piece is cut after a line's end, never inside of a secret; a line of
+more than 64 KiB is cut in between and goes on in the next piece. A progress bar that waits for its next redraw is flushed too, and
+what follows is its continuation; any other unfinished line waits for its end, because the second half of a secret may still come.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from apps.diagnosis.masking import mask, safe_cut
+from apps.diagnosis.masking import Masker, whole_characters
 
-PIECE = 32 * 1024  # bytes; larger pieces are cut at a line's end
-LONG_LINE = 16 * 1024  # bytes; a longer line is cut in the middle
+PIECE = 32 * 1024  # bytes; larger pieces come only where a line or a private key block is longer
+UNCLEAN = 4 * 1024 * 1024  # bytes; a block of masked lines that is longer than this is cut in the middle
+LONG_LINE = 16 * 1024  # bytes; a longer one is no progress bar
 ENDS = re.compile(rb"\r\n|\n|\r")
 BAR = re.compile(rb"\d+%[^\r\n]*[\])|\s]$|\d+/\d+ [^\r\n]*\]\s*$|\d+%$")
 
@@ -59,12 +60,21 @@ def ends_open(data: bytes, before: bool) -> bool:
     return before if not data else data[-1:] not in (b"\n", b"\r")
 
 
+def count_lines(data: bytes, continues: bool) -> int:
+    """len(lines_of(data, continues)), without making them."""
+    if not data:
+        return 0
+    count = data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") + (data[-1:] not in (b"\n", b"\r"))
+    return count - (continues and data[:1] in (b"\n", b"\r"))
+
+
 class Chunker:
-    """Holds the bytes of one stream that were read and are not stored yet."""
+    """Holds the bytes of one stream that were read and are not stored yet. Linear in what it is fed."""
 
     def __init__(self, *, secrets: Sequence[bytes] = (), offset: int = 0, open_line: bool = False) -> None:
-        self.secrets, self.offset, self.open_line = tuple(secrets), offset, open_line
+        self.offset, self.open_line = offset, open_line
         self.buffer = b""
+        self._masker = Masker(secrets)  # never fed: pieces are masked by fresh ones
 
     @property
     def position(self) -> int:
@@ -76,46 +86,48 @@ class Chunker:
 
     def cut(self, *, idle: bool = False, ended: bool = False) -> list[Piece]:
         """Pieces that may be stored now. `idle`: nothing came for a while; `ended`: nothing will come."""
-        pieces = []
-        while self.buffer:
-            length = self._next_cut(idle=idle, ended=ended)
+        pieces, at = [], 0
+        while at < len(self.buffer):
+            length, data = self._next(at, idle=idle, ended=ended)
             if length == 0:
                 break
-            raw, self.buffer = self.buffer[:length], self.buffer[length:]
-            data = mask(raw, self.secrets)
-            pieces.append(Piece(self.offset, length, data, self.open_line, len(lines_of(data, self.open_line))))
+            pieces.append(Piece(self.offset, length, data, self.open_line, count_lines(data, self.open_line)))
             self.open_line = ends_open(data, self.open_line)
             self.offset += length
+            at += length
+        self.buffer = self.buffer[at:]
         return pieces
 
-    def _next_cut(self, *, idle: bool, ended: bool) -> int:
-        buffer = self.buffer
-        safe = len(buffer) if ended else safe_cut(buffer, self.secrets)
-        window = buffer[: min(safe, PIECE)]
-        end = max(window.rfind(b"\n"), window.rfind(b"\r")) + 1
-        if end and end == len(buffer) and window.endswith(b"\r") and not (ended or idle):
-            end = max(window[:-1].rfind(b"\n"), window[:-1].rfind(b"\r")) + 1  # a \n may follow
-        if end and end < len(buffer) and buffer[end - 1 : end + 1] == b"\r\n":
-            end = (
-                end + 1 if end + 1 <= safe else max(window[: end - 1].rfind(b"\n"), window[: end - 1].rfind(b"\r")) + 1
-            )
-        if end:
-            return end
-        if ended or len(window) >= LONG_LINE:
-            return _whole_characters(window, ended=ended and len(window) == len(buffer))
-        if idle and len(buffer) < LONG_LINE and BAR.search(buffer) and mask(buffer, self.secrets) == buffer:
-            return _whole_characters(buffer, ended=False)
-        return 0
+    def _next(self, at: int, *, idle: bool, ended: bool) -> tuple[int, bytes]:
+        """Length and masked bytes of the next piece. It ends where what follows may be masked on its own; only where no such
+        place comes for UNCLEAN bytes does it end elsewhere, and the masker remembers within what."""
+        size, left = PIECE, len(self.buffer) - at
+        while True:
+            window = self.buffer[at : at + size]
+            masker = self._masker.fresh()
+            given = masker.feed(window)
+            if ended and size >= left:
+                return left, given + masker.finish()
+            if masker.clean_at:
+                whole = masker.clean_at == masker.consumed
+                return masker.clean_at, given if whole else self._masked(window[: masker.clean_at])
+            if size >= UNCLEAN and masker.consumed:
+                self._masker = masker.fresh()
+                return masker.consumed, given
+            if size >= left:
+                return self._waiting(window, masker) if idle else (0, b"")
+            size *= 2
 
+    def _masked(self, data: bytes) -> bytes:
+        masker = self._masker.fresh()
+        return masker.feed(data) + masker.finish()
 
-def _whole_characters(data: bytes, *, ended: bool) -> int:
-    """The length without a UTF-8 character that is cut at the end."""
-    if ended:
-        return len(data)
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        wanted = 1 if byte < 0x80 else 2 if byte >> 5 == 6 else 3 if byte >> 4 == 14 else 4 if byte >> 3 == 30 else 1
-        return len(data) if wanted <= back else len(data) - back
-    return len(data)
+    def _waiting(self, line: bytes, masker: Masker) -> tuple[int, bytes]:
+        """An unfinished line that may go: its redraw may be long in coming. (0, b"") for any other."""
+        closed = line.endswith(b"\r") and not ENDS.search(line[:-1]) and masker.may_end_here()
+        if not closed and not (len(line) < LONG_LINE and BAR.search(line)):
+            return 0, b""
+        if self._masked(line) != line:
+            return 0, b""
+        length = len(line) if closed else whole_characters(line)
+        return length, line[:length]

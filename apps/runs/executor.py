@@ -86,6 +86,7 @@ class Journal(Protocol):
     def drained(self, key: str) -> bool: ...
     def stored(self, key: str) -> Iterator[bytes]: ...
     def output(self, key: str, *, offset: int, data: bytes, ended: bool) -> list[bytes]: ...
+    def befell(self, key: str, what: str) -> bool: ...
     def note(self, key: str, text: str) -> None: ...
     def tail(self, key: str, *, limit: int = 20) -> list[str]: ...
     def sheet(self, node: str, sheet: Sheet) -> None: ...
@@ -199,9 +200,8 @@ class Executor:
                 continue
             if time.monotonic() >= until:
                 return False
-            if not self.journal.cancel_asked():
-                self._round()
-            time.sleep(ROUND_S)
+            if self.journal.cancel_asked() or not self._round():
+                time.sleep(ROUND_S)
 
     def _advance_stage(self) -> bool:
         """Enter the next stage when one is done; end the run after the last or after a failure. True when the run has ended."""
@@ -249,7 +249,8 @@ class Executor:
             and not self.journal.drained(step.key)
         ]
 
-    def _round(self) -> None:
+    def _round(self) -> bool:
+        """True when a node has more output than one look takes: the next round shall not wait."""
         active = self._active()
         now = time.time()
         for step in active.values():
@@ -263,14 +264,18 @@ class Executor:
             due = self._due(at_work)
             self.looking[node] = at_work, self._pool.submit(self._look, node, due, self._asked(node), self._taken(due))
         wait([future for _, future in self.looking.values()], timeout=ROUND_S)
-        self._apply_what_came()
+        return self._apply_what_came()
 
-    def _apply_what_came(self) -> None:
-        """A node that takes its time keeps nobody else waiting."""
+    def _apply_what_came(self) -> bool:
+        """A node that takes its time keeps nobody else waiting. True when one has more output than one look takes."""
+        behind = False
         for node, (at_work, future) in list(self.looking.items()):
             if future.done():
                 del self.looking[node]
-                self._apply(node, at_work, future.result())
+                seen = future.result()
+                self._apply(node, at_work, seen)
+                behind = behind or any(len(look.data) == LOOK_LIMIT for look in seen.looks.values())
+        return behind
 
     def _asked(self, node: str) -> list[tuple[str, str, int]]:
         return [(s.key, self.journal.job_id(s.key), self.journal.position(s.key)) for s in self._followed(node)]
@@ -475,6 +480,11 @@ class Executor:
 
     def _take_output(self, key: str, look: JobLook) -> None:
         """A look from the position that is wanted now; what another look brought already is not taken twice."""
+        befell = "log_gone" if look.note == "log_shrunk" and look.state != "running" else look.note
+        if befell:
+            self.journal.befell(key, befell)
+        if befell == "log_shrunk":
+            return  # the next look begins at the file's new beginning
         reader = self._reader(key)  # before new output is stored, so that it is not read twice
         position = self.journal.position(key)
         whole = position + len(look.data) >= look.size
@@ -505,7 +515,10 @@ class Executor:
             return
         if look.state == "exited" and self.journal.drained(step.key):
             tail = self.journal.tail(step.key)
-            if look.exit_code == 0:
+            if look.exit_code == 0 and look.note == "log_lost":
+                evidence = f"exit code 0, but the disk of {step.node} is full and a part of the output was lost"
+                self.journal.finish(step.key, "failed", reason="disk_full", evidence=evidence)
+            elif look.exit_code == 0:
                 self.journal.finish(step.key, "succeeded", note=tail[-1] if tail else "")
             else:
                 reason, evidence = _why_failed(tail, look.exit_code)

@@ -53,6 +53,8 @@ class Run(models.Model):
     facts: models.JSONField[Any, Any] = models.JSONField(default=dict)  # pulled out of the log: kv_tokens, transport …
     next_line = models.BigIntegerField(default=1)
     next_seq = models.BigIntegerField(default=1)
+    log_removed_at = models.DateTimeField(null=True)  # when the retention took lines away last
+    log_kept_days = models.PositiveIntegerField(default=0)  # by which rule it did
     lease_token = models.CharField(max_length=32, default="", blank=True)
     lease_owner = models.CharField(max_length=80, default="", blank=True)
     lease_until = models.DateTimeField(null=True)
@@ -142,7 +144,8 @@ class Step(models.Model):
 
 
 class Stream(models.Model):
-    """One output: of a step's job on its node (raw offsets are those of the node's file), or our own notes about a step."""
+    """One output: of a step's job on its node, or our own notes about a step. Raw offsets are those of the node's file, plus
+    `base` where somebody emptied that file under the job. What lies between `gap_start` and `gap_end` is not kept any more."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="streams")
     step = models.ForeignKey(Step, on_delete=models.CASCADE, related_name="streams")
@@ -152,12 +155,24 @@ class Stream(models.Model):
     offset = models.BigIntegerField(default=0)  # raw bytes taken from the source and stored
     open_line = models.BooleanField(default=False)  # the last stored line has no end yet
     ended = models.BooleanField(default=False)
+    base = models.BigIntegerField(default=0)  # raw offset of the first byte of the node's file as it is now
+    gap_start = models.BigIntegerField(default=0)  # raw offsets, both 0 while everything is kept
+    gap_end = models.BigIntegerField(default=0)
+    gap_lines = models.BigIntegerField(default=0)
+    marks: models.JSONField[Any, Any] = models.JSONField(
+        default=list
+    )  # what befell the node's file, see runs.limits.MARKS
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["step", "name"], name="stream_once")]
 
     def __str__(self) -> str:
         return f"{self.step_id} {self.name}"
+
+    @property
+    def gap_bytes(self) -> int:
+        """Raw bytes that are not kept."""
+        return self.gap_end - self.gap_start
 
 
 class Chunk(models.Model):

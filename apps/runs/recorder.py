@@ -18,11 +18,13 @@ from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.engines.site import container_name
 from apps.plan.step import Step as PlannedStep
-from apps.runs import again, settling
+from apps.runs import again, limits, settling
 from apps.runs.chunking import Chunker, Piece, lines_of
 from apps.runs.executor import CancelAsked
+from apps.runs.limits import MARKS
 from apps.runs.models import Chunk, Run, Step, Stream
 
+MOST_MARKS = 20
 IDLE_S = 1.0  # an unfinished line is flushed when nothing came for this long
 RING_EVERY_S = 0.1
 
@@ -43,7 +45,8 @@ class Recorder:
         self._chunkers: dict[str, Chunker] = {}
         self._streams: dict[tuple[str, str], Stream] = {}
         self._fed_at: dict[str, float] = {}
-        self._rang_at = 0.0
+        self._rang_at: dict[str, float] = {}
+        self._owed: set[str] = set()  # rings that came too soon after another
 
     # Fence
 
@@ -53,11 +56,20 @@ class Recorder:
         if not changed:
             raise LeaseLost(f"run {self.run_id}")
 
-    def _ring(self, *, now: bool = False) -> None:
+    def _ring(self, kind: str = "run", *, now: bool = False) -> None:
+        """`run`: something about it has changed; `log`: lines came. At most ten a second each, and never without a last one."""
         moment = time.monotonic()
-        if now or moment - self._rang_at >= RING_EVERY_S:
-            self._rang_at = moment
-            ring("run", self.run_id)
+        if now or moment - self._rang_at.get(kind, 0.0) >= RING_EVERY_S:
+            self._rang_at[kind] = moment
+            self._owed.discard(kind)
+            ring(kind, self.run_id)
+        else:
+            self._owed.add(kind)
+
+    def ring_owed(self) -> None:
+        """What was not rung because it came too soon after another."""
+        for kind in tuple(self._owed):
+            self._ring(kind, now=True)
 
     # Steps
 
@@ -154,8 +166,8 @@ class Recorder:
         return made
 
     def position(self, key: str) -> int:
-        """Raw offset of the next byte wanted of the step's output."""
-        return self._chunker(key).position
+        """Offset in the node's file of the next byte wanted of the step's output."""
+        return self._chunker(key).position - self._stream(key, "output").base
 
     def drained(self, key: str) -> bool:
         return self._stream(key, "output").ended
@@ -169,7 +181,7 @@ class Recorder:
     def output(self, key: str, *, offset: int, data: bytes, ended: bool) -> list[bytes]:
         """Take raw bytes that begin at `offset` of the node's file; store what can be stored. Returns the masked bytes stored now."""
         chunker = self._chunker(key)
-        if data and offset == chunker.position:
+        if data and offset == self.position(key):
             chunker.feed(data)
             self._fed_at[key] = time.monotonic()
         idle = time.monotonic() - self._fed_at.get(key, 0.0) >= IDLE_S
@@ -179,6 +191,24 @@ class Recorder:
             self._store(stream, pieces, ended=ended, open_line=chunker.open_line)
         return [piece.data for piece in pieces]
 
+    def befell(self, key: str, what: str) -> bool:
+        """Something happened to the node's file (a name of limits.MARKS): remembered with the stream, once where it can only
+        happen once. True when it is news. After `log_shrunk` what the file holds now counts as new."""
+        stream, chunker = self._stream(key, "output"), self._chunker(key)
+        if what not in MARKS or (what != "log_shrunk" and any(mark["what"] == what for mark in stream.marks)):
+            return False
+        pieces = chunker.cut(ended=True) if what == "log_shrunk" else []
+        self._store(stream, pieces, ended=stream.ended, open_line=chunker.open_line)
+        stream.marks = [*stream.marks[-MOST_MARKS:], {"what": what, "at": chunker.offset}]
+        if what == "log_shrunk":
+            stream.base = chunker.offset
+        with transaction.atomic():
+            self._fenced()
+            stream.save(update_fields=["marks", "base"])
+        row = self.rows[key]
+        self.note(key, f"{row.title}, its output on {row.node_name}: {MARKS[what]}; the job itself is not affected")
+        return True
+
     def note(self, key: str, text: str) -> None:
         """One line of our own about a step."""
         stream = self._stream(key, "note")
@@ -186,6 +216,7 @@ class Recorder:
         chunker = Chunker(secrets=self.secrets, offset=stream.offset)
         chunker.feed(data)
         self._store(stream, chunker.cut(ended=True), ended=False, open_line=False)
+        self._ring()
 
     def _store(self, stream: Stream, pieces: list[Piece], *, ended: bool, open_line: bool) -> None:
         now = timezone.now()
@@ -215,8 +246,9 @@ class Recorder:
             if pieces:
                 stream.offset, stream.open_line = pieces[-1].offset + pieces[-1].length, open_line
             stream.ended = stream.ended or ended
-            stream.save(update_fields=["offset", "open_line", "ended"])
-        self._ring()
+            limits.trim(stream)
+            stream.save(update_fields=["offset", "open_line", "ended", "gap_start", "gap_end", "gap_lines"])
+        self._ring("log")
 
     def tail(self, key: str, *, limit: int = 20) -> list[str]:
         """The last lines of a step's output, for evidence."""
@@ -253,7 +285,8 @@ class Recorder:
             self._fenced(outcome={**run.outcome, **plain(values)})
 
     def cancel_asked(self) -> bool:
-        """Also the moment to notice that the lease is gone."""
+        """Also the moment to notice that the lease is gone, and to ring what is owed."""
+        self.ring_owed()
         row = Run.objects.filter(pk=self.run_id).values_list("cancel_asked_at", "lease_token").first()
         if row is None or row[1] != self.token:
             raise LeaseLost(f"run {self.run_id}")

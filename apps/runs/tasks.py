@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from celery import shared_task
 
-from apps.runs import passing, services, working
+from apps.runs import limits, passing, services, serving, working
 
 
 @shared_task(name="runs.advance")
@@ -22,3 +22,15 @@ def reap() -> None:
     passing.forget()
     for run_id in services.stuck(older_than=timedelta(seconds=2)):
         services.wake(run_id)
+
+
+@shared_task(name="runs.follow")
+def follow() -> None:
+    """What engines that serve have printed since the last look."""
+    serving.follow()
+
+
+@shared_task(name="runs.forget_logs")
+def forget_logs() -> None:
+    """Lines that are older than the retention."""
+    limits.forget()

@@ -74,7 +74,7 @@ class NodeDoors:
         return pool().get(self.endpoints[node])
 
     def jobs(self, node: str) -> Jobs:
-        return NodeJobs(self.transport(node))
+        return NodeJobs(self.transport(node), largest_log=settings.LOG_NODE_BYTES)
 
     def opened_with(self, node: str, password: str) -> Transport:
         if node in self.refused:

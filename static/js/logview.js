@@ -3,7 +3,8 @@
 import { live, signedOut } from "./live.js";
 import { paint, plain } from "./ansi.js";
 
-const MOST_ROWS = 400, KEPT = 20000, PAGE = 500, POLL_MS = 1500, GIVE_UP_MS = 2500, REPLY_MS = 8000, FILL_PAGES = 4;
+const LONGEST = 65536, MOST_ROWS = 400, KEPT = 20000, PAGE = 500, POLL_MS = 1500, GIVE_UP_MS = 2500, REPLY_MS = 8000, FILL_PAGES = 4;
+const MOST_PX = 8e6, SETTLE_MS = 120, BLANK = 4000; // of the whole log's height; of a scrollbar that is being dragged; of one drawn span
 const LEVELS = [[/\b(ERROR|CRITICAL|FATAL|Traceback|Error:)\b|^E\d{4} /, "bad"], [/\b(WARN|WARNING)\b/, "warn"]];
 const ORIGIN = /^(?:\([\w.:-]+ (?:pid|ip)=[^)]{1,60}\) ){1,3}/;
 const BADGES = {
@@ -33,7 +34,7 @@ class Lines {
       this.last = line.n;
       const stream = streamOf(line);
       const before = this.newest.get(stream);
-      if (line.continued && before && !before.gone) {
+      if (line.continued && before && !before.gone && before.text.length < LONGEST) {
         before.text += line.text;
         before.row = null;
         this.byNumber.set(line.n, before);
@@ -70,6 +71,15 @@ class Lines {
     return extra;
   }
 
+  /** Keep the first `most`; the rest is asked for again when somebody comes there. */
+  trimEnd(most) {
+    if (this.list.length <= most) return;
+    for (const line of this.list.splice(most)) { line.gone = true; this.byNumber.delete(line.n); }
+    this.last = this.list.at(-1).n;
+    this.newest.clear();
+    for (const line of this.list) this.newest.set(streamOf(line), line);
+  }
+
   #add(line, stream) {
     this.list.push(line);
     this.byNumber.set(line.n, line);
@@ -95,6 +105,7 @@ class LogView {
     this.filter = "";
     this.rank = null;
     this.step = null;
+    this.notes = true; // our own lines among those of the jobs
     this.follow = true;
     this.attached = true; // our last line is the newest, or what comes next joins it
     this.cursor = null; // null: begin with the tail
@@ -129,6 +140,7 @@ class LogView {
     this.follow = line === null;
     this.loading = null;
     this.epoch = (this.epoch ?? 0) + 1;
+    this.find("download").href = `/runs/${this.run}/log${this.step === null ? "" : `?step=${encodeURIComponent(this.step)}`}`;
     this.#draw();
     if (line === null) this.#subscribe();
     else this.jump(line);
@@ -253,6 +265,10 @@ class LogView {
       const anchor = this.#anchor();
       if (!answer.lines.length) this.exhausted = this.epoch;
       this.lines.prepend(answer.lines);
+      if (this.lines.list.length > KEPT * 2) {
+        if (this.attached) this.#detach();
+        this.lines.trimEnd(KEPT);
+      }
       this.#refilter();
       this.#draw(anchor);
     });
@@ -263,6 +279,8 @@ class LogView {
     this.#load({ after: this.lines.last }, (answer) => {
       const anchor = this.#anchor();
       this.lines.append(answer.lines);
+      this.lines.trim(KEPT);
+      this.total = answer.total ?? this.total;
       if (answer.lines.length === 0 || answer.ended) {
         this.attached = true;
         this.cursor = this.lines.last;
@@ -278,16 +296,50 @@ class LogView {
     this.follow = false;
     this.marked = number;
     if (this.lines.byNumber.has(number)) return this.#showLine(number);
+    this.#around(number, () => this.#showLine(number));
+  }
+
+  /** Hold the lines about `number` instead of those that are held. */
+  #around(number, then) {
     this.#detach();
     this.epoch += 1;
     this.busy = false;
     this.#load({ after: Math.max(0, number - 120) }, (answer) => {
       this.lines.clear();
       this.lines.append(answer.lines);
+      this.total = answer.total ?? this.total;
       this.exhausted = null;
       this.#refilter();
-      this.#showLine(number);
+      then();
     });
+  }
+
+  /** The scrollbar was dragged to where no lines are held: show those about that place once it rests. */
+  #seek() {
+    clearTimeout(this.seeking);
+    this.seeking = setTimeout(() => {
+      const { above, below } = this.#unheld();
+      const { scrollTop, scrollHeight, clientHeight } = this.view;
+      const over = scrollTop + clientHeight < above, under = scrollTop > scrollHeight - below;
+      if (!over && !under) return;
+      const beyond = under ? this.lines.last + (scrollTop - (scrollHeight - below)) / this.scale : scrollTop / this.scale;
+      const number = Math.max(1, Math.min(this.total, Math.round(beyond) + 1));
+      this.#around(number, () => {
+        const at = Math.max(0, this.shown.findIndex((line) => line.n >= number));
+        this.from = Math.max(0, at - 100);
+        this.#draw({ line: this.shown[at], offset: 0 });
+      });
+    }, SETTLE_MS);
+  }
+
+  /** Pixels of the lines before and after those that are held, by their numbers; 0 where numbers say nothing. */
+  #unheld() {
+    if (this.rank !== null || this.step !== null || this.filter || !this.notes || !this.lines.list.length) return { above: 0, below: 0 };
+    this.scale = Math.min(this.rowHeight, MOST_PX / Math.max(1, this.total));
+    return {
+      above: Math.max(0, this.lines.first - 1) * this.scale,
+      below: this.attached ? 0 : Math.max(0, this.total - this.lines.last) * this.scale,
+    };
   }
 
   #showLine(number) {
@@ -309,11 +361,12 @@ class LogView {
 
   #refilter() {
     const wanted = this.filter.toLowerCase();
-    this.shown = wanted ? this.lines.list.filter((line) => line.text.toLowerCase().includes(wanted)) : this.lines.list;
+    this.shown = !wanted && this.notes ? this.lines.list
+      : this.lines.list.filter((line) => (this.notes || line.stream !== "note") && line.text.toLowerCase().includes(wanted));
   }
 
   #anchor() {
-    const top = this.view.scrollTop;
+    const top = this.view.scrollTop - this.rows.offsetTop; // a row's own place is counted from where the rows begin
     for (const row of this.rows.children) {
       if (row.offsetTop + row.offsetHeight > top) return { line: row.line, offset: row.offsetTop - top };
     }
@@ -347,10 +400,11 @@ class LogView {
     for (let i = this.from; i < this.to; i += 1) rows.push(this.#row(this.shown[i]));
     this.rows.replaceChildren(...rows);
     if (rows.length) this.average = this.rows.offsetHeight / rows.length;
-    this.above.style.height = `${this.from * this.rowHeight}px`;
-    this.below.style.height = `${(count - this.to) * this.rowHeight}px`;
+    const unheld = this.#unheld();
+    this.above.style.height = `${unheld.above + this.from * this.rowHeight}px`;
+    this.below.style.height = `${(count - this.to) * this.rowHeight + unheld.below}px`;
     if (this.follow) this.view.scrollTop = this.view.scrollHeight;
-    else if (anchor?.line?.row?.isConnected) this.view.scrollTop = anchor.line.row.offsetTop - anchor.offset;
+    else if (anchor?.line?.row?.isConnected) this.view.scrollTop = this.rows.offsetTop + anchor.line.row.offsetTop - anchor.offset;
     this.find("empty").hidden = count > 0;
     this.find("empty").textContent = this.filter && this.lines.list.length ? "No line of these holds the filter. The search looks at the whole log." : this.ended ? "Nothing was printed." : "No lines yet.";
     if (this.rows.offsetHeight < this.view.clientHeight && this.lines.first > 1 && this.fills < FILL_PAGES && !this.filter) {
@@ -392,6 +446,7 @@ class LogView {
     const text = document.createElement("span");
     text.className = "line-text";
     const origin = ORIGIN.exec(line.text)?.[0];
+    if (line.gap) row.append(this.#gap(line.gap));
     if (origin) { // which process said it: kept, but it shall not hide what was said
       const said = document.createElement("span");
       said.className = "line-origin";
@@ -406,6 +461,13 @@ class LogView {
     row.append(number, time, who, text);
     line.row = row;
     return row;
+  }
+
+  #gap({ bytes, lines }) {
+    const said = document.createElement("p");
+    said.className = "line-gap";
+    said.textContent = `${lines.toLocaleString("en")} lines (${(bytes / 1048576).toFixed(1)} MiB) of this output are not kept here: only the beginning and the end of a long one are. The job is not affected.`;
+    return said;
   }
 
   // what a person does
@@ -424,6 +486,7 @@ class LogView {
       if (tab) this.choose(tab.dataset.rank === undefined ? null : Number(tab.dataset.rank), tab.dataset.step ?? null);
     });
     this.find("step")?.addEventListener("change", (event) => this.choose(null, event.target.value || null));
+    this.find("copy").addEventListener("click", () => this.copy());
     this.find("filter").addEventListener("input", (event) => { this.filter = event.target.value; this.#refilter(); this.#draw(); });
     this.find("search").addEventListener("submit", (event) => { event.preventDefault(); this.search(event.target.elements.q.value); });
     addEventListener("hashchange", () => {
@@ -454,14 +517,18 @@ class LogView {
     else if (!this.follow && atBottom && this.to >= this.shown.length) { this.follow = true; this.unseen = 0; }
     this.#tell();
     if (this.follow) return;
+    const unheld = this.#unheld();
+    if (scrollTop + clientHeight < unheld.above || scrollTop > scrollHeight - unheld.below) return this.#seek();
+    clearTimeout(this.seeking);
     const top = this.rows.offsetTop, bottom = top + this.rows.offsetHeight;
     if ((scrollTop < top + 200 && this.from > 0) || (scrollTop + clientHeight > bottom - 200 && this.to < this.shown.length)) {
       const inside = scrollTop >= top && scrollTop < bottom;
-      if (!inside) this.from = Math.max(0, Math.floor(scrollTop / this.rowHeight) - 80);
-      this.#draw(inside ? this.#anchor() : { line: this.shown[Math.min(this.shown.length - 1, Math.floor(scrollTop / this.rowHeight))], offset: 0 });
+      const at = Math.max(0, Math.min(this.shown.length - 1, Math.floor((scrollTop - unheld.above) / this.rowHeight)));
+      if (!inside) this.from = Math.max(0, at - 80);
+      this.#draw(inside ? this.#anchor() : { line: this.shown[at], offset: 0 });
     }
-    if (scrollTop < 300 && this.from === 0) this.#earlier();
-    if (gap < 300 && this.to >= this.shown.length) this.#later();
+    if (scrollTop < unheld.above + 300 && this.from === 0) this.#earlier();
+    if (gap < unheld.below + 300 && this.to >= this.shown.length) this.#later();
   }
 
   choose(rank, step) {
@@ -485,34 +552,74 @@ class LogView {
     if (input.value !== text) input.value = text;
     if (!text.trim()) { box.hidden = true; return; }
     const said = document.createElement("p");
-    box.replaceChildren(said);
+    said.setAttribute("role", "status");
+    const list = document.createElement("ol");
+    box.replaceChildren(said, list);
     box.hidden = false;
-    said.textContent = "Searching…";
+    await this.#searchOn(text, 0, said, list, 0);
+  }
+
+  /** Hits behind line `after` into `list`; where the server stopped, a button goes on from there. */
+  async #searchOn(text, after, said, list, known) {
+    said.textContent = known ? `${known} lines so far, searching on…` : "Searching…";
+    const query = new URLSearchParams({ q: plain(text), context: 1, after });
+    if (this.rank !== null) query.set("rank", this.rank);
+    if (this.step !== null) query.set("step", this.step);
     try {
-      const answer = await fetch(`/runs/${this.run}/search?q=${encodeURIComponent(plain(text))}`, { headers: { Accept: "application/json" } });
+      const answer = await fetch(`/runs/${this.run}/search?${query}`, { headers: { Accept: "application/json" } });
       const body = await answer.json();
       if (!answer.ok) throw new Error(body.detail);
-      said.textContent = body.lines.length ? `${body.lines.length}${body.more ? " or more" : ""} lines hold “${text}”` : `No line holds “${text}”`;
-      const close = document.createElement("button");
-      close.className = "link";
-      close.type = "button";
-      close.textContent = "close";
-      close.addEventListener("click", () => { box.hidden = true; });
-      said.append(" · ", close);
-      const list = document.createElement("ol");
-      for (const line of body.lines) {
-        const item = document.createElement("li");
-        const link = document.createElement("a");
-        link.href = `#L${line.n}`;
-        link.textContent = `${line.n}  ${plain(line.text)}`;
-        link.addEventListener("click", () => { if (location.hash === `#L${line.n}`) this.jump(line.n); });
-        item.append(link);
-        list.append(item);
-      }
-      box.append(list);
+      list.append(...body.lines.map((line) => this.#hit(line)));
+      const count = known + body.lines.length;
+      const lines = `${count}${body.more ? " or more" : ""} ${count === 1 && !body.more ? "line holds" : "lines hold"}`;
+      const where = this.rank !== null ? ` of rank ${this.rank}` : this.step !== null ? " of this step" : "";
+      said.textContent = count || body.more ? `${lines} “${text}”${where}` : `No line${where} holds “${text}”`;
+      if (body.next !== null) said.append(" · ", this.#link(`search on from line ${body.next.toLocaleString("en")}`, () => this.#searchOn(text, body.next, said, list, count)));
     } catch (problem) {
       said.textContent = `The search did not work${problem?.message ? `: ${problem.message}` : ""}. Try again.`;
     }
+    said.append(" · ", this.#link("close", () => { this.find("found").hidden = true; }));
+  }
+
+  #link(words, act) {
+    const made = document.createElement("button");
+    made.className = "link";
+    made.type = "button";
+    made.textContent = words;
+    made.addEventListener("click", act);
+    return made;
+  }
+
+  #hit(line) {
+    const item = document.createElement("li");
+    const link = document.createElement("a");
+    link.href = `#L${line.n}`;
+    const around = (other) => {
+      const row = document.createElement("span");
+      row.className = "found-around";
+      row.textContent = `${other.n}  ${plain(other.text)}`;
+      return row;
+    };
+    const hit = document.createElement("span");
+    hit.className = "found-hit";
+    hit.textContent = `${line.n}  ${plain(line.text)}`;
+    link.append(...(line.before ?? []).map(around), hit, ...(line.following ?? []).map(around));
+    link.addEventListener("click", () => { if (location.hash === `#L${line.n}`) this.jump(line.n); });
+    item.append(link);
+    return item;
+  }
+
+  async copy() {
+    const text = this.shown.map((line) => plain(line.text)).join("\n");
+    const button = this.find("copy"), words = button.textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = `copied ${this.shown.length.toLocaleString("en")} lines`;
+    } catch { // not a secure page (plain HTTP): select what is drawn, so that the keyboard can copy it
+      getSelection().selectAllChildren(this.rows);
+      button.textContent = "selected: Ctrl+C";
+    }
+    setTimeout(() => { button.textContent = words; }, 2500);
   }
 
   #key(event) {
@@ -529,11 +636,11 @@ class LogView {
   }
 
   #preferences() {
-    for (const name of ["wrap", "times"]) {
+    for (const name of ["wrap", "times", "notes"]) {
       const button = this.find(name);
-      let on = name === "times";
+      let on = name !== "wrap";
       try { on = JSON.parse(localStorage.getItem(`log-${name}`) ?? String(on)); } catch { /* the default then */ }
-      const apply = () => { button.setAttribute("aria-pressed", String(on)); this.pane.dataset[name] = on ? "yes" : "no"; this.average = 0; };
+      const apply = () => { button.setAttribute("aria-pressed", String(on)); this.pane.dataset[name] = on ? "yes" : "no"; this.average = 0; if (name === "notes") { this.notes = on; this.#refilter(); } };
       button.addEventListener("click", () => {
         on = !on;
         try { localStorage.setItem(`log-${name}`, String(on)); } catch { /* for this page only */ }

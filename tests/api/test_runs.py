@@ -275,7 +275,12 @@ class TestRuns:
         assert (line["node"], line["stream"]) == ("spark-1a32", "output")
         assert "<script>" in line["text"]
         finish(written, "failed", reason="oom_gpu", evidence="CUDA out of memory")
-        assert admin.get(f"runs/{written}/lines?after=25").body == {"lines": [], "next": 25, "ended": True}
+        assert admin.get(f"runs/{written}/lines?after=25").body == {
+            "lines": [],
+            "next": 25,
+            "ended": True,
+            "serving": False,
+        }
         assert not admin.get(f"runs/{written}/lines?limit=3").body["ended"]
 
     def test_lines_of_a_rank_or_step(self, admin: Program, written: int) -> None:
@@ -303,6 +308,23 @@ class TestRuns:
         body = admin.get(f"runs/{written}/search?text=line&limit=5").body
         assert [line["n"] for line in body["lines"]] == [1, 2, 3, 4, 5] and body["next"] == 5
         is_problem(admin.get(f"runs/{written}/search"), 422, "bad_input", "text")
+        found = admin.get(f"runs/{written}/search?text=line%2020&context=2").body["lines"][0]
+        assert [line["n"] for line in found["before"]] == [18, 19]
+        assert [line["n"] for line in found["following"]] == [21, 22]
+        assert admin.get(f"runs/{written}/search?text=line&rank=7").body == {"lines": [], "next": None}
+
+    def test_the_log_as_a_file(self, admin: Program, written: int) -> None:
+        step = admin.get(f"runs/{written}/lines?limit=1").body["lines"][0]["step"]
+        headers = admin.headers
+
+        def got(query: str, **more: str) -> tuple[int, bytes]:
+            response = admin.client.get(f"/api/v1/runs/{written}/log?{query}", headers={**headers, **more})
+            return response.status_code, b"".join(response.streaming_content)
+
+        whole = got(f"step={step}")[1]
+        assert whole.startswith(b"line 1\nline 2\n") and whole.endswith(b"\x1b[31mCUDA out of memory\n")
+        assert got(f"step={step}", Range="bytes=5-8") == (206, whole[5:9])
+        is_problem(admin.get(f"runs/{written}/log?step=other"), 404, "not_found", "step")
 
     def test_lists_newest_first(self, admin: Program, written: int, story: Story) -> None:
         finish(written)

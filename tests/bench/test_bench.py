@@ -13,7 +13,7 @@ import pytest
 from apps.facts import probe as facts
 from apps.remote.ssh import written_out
 from bench import __main__ as command
-from bench import environment, measure, others, probe, replay
+from bench import environment, logs, logs_viewers, measure, others, probe, replay
 from tests.openssh import SSHD, make_key
 
 needs_keygen = pytest.mark.skipif(
@@ -148,9 +148,9 @@ def test_the_machine_is_told_without_its_name() -> None:
 
 def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--list"]) == 0
-    assert capsys.readouterr().out.startswith("probe\t")
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["probe", "logs"]
     assert command.main(["nothing"]) == 2
-    assert "no benchmark is named nothing; there are: probe" in capsys.readouterr().err
+    assert "no benchmark is named nothing; there are: probe, logs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("figures", "code"), [({"failures": 0}, 0), ({"failures": 2}, 1), (None, 1)])
@@ -169,3 +169,37 @@ def test_the_command_prints_one_object_and_its_code_tells_of_failures(
     assert told["name"] == "probe" and told["machine"]["cores"] >= 1
     assert told.get("figures") == figures
     assert ("cannot_measure" in told) is (figures is None)
+
+
+def test_percentiles_count_a_sample_as_often_as_it_weighs() -> None:
+    told = logs.percentiles([(0.5, 90), (2.0, 9), (0.1, 0), (9.0, 1)])
+    assert (told["p50_ms"], told["p95_ms"], told["p99_ms"], told["largest_ms"]) == (500, 2000, 2000, 9000)
+    assert logs.percentiles([]) == {"largest_ms": None, "samples": 0}
+
+
+def test_a_viewer_finds_gaps_and_doubled_lines() -> None:
+    def frame(*numbers: int) -> str:
+        rows = [{"n": n, "time": "t", "text": f"1796062499.000001 {n:08d} words"} for n in numbers]
+        return json.dumps({"type": "lines", "lines": rows}, separators=(",", ":"))
+
+    viewer = logs_viewers.Viewer()
+    viewer._take(frame(1, 2, 3))
+    viewer._take(frame(4))
+    viewer._take('{"type":"changed","object":"run","id":1}')
+    viewer._take('{"type":"lines","lines":[]}')
+    assert (viewer.gaps, viewer.last, viewer.lines, len(viewer.samples)) == (0, 4, 4, 4)
+    viewer._take(frame(6, 7))
+    viewer._take(frame(7, 8))
+    viewer._take(frame(9, 11))
+    assert viewer.gaps == 3
+
+
+@needs_keygen
+@needs_sshd
+@pytest.mark.timeout(300)
+def test_lines_from_a_node_to_sockets(capsys: pytest.CaptureFixture[str]) -> None:
+    told = logs.measured(quick=True)
+    assert told["failures"] == 0, capsys.readouterr().err
+    assert told["stored"]["lines"] == 20_000 and told["stored"]["worker_rss_mib"]["peak"] > 1
+    assert [one["to_sockets"]["samples"] > 0 for one in told["shown"]] == [True]
+    assert told["compared"]["storage"]["one_row_per_line"]["mib"] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -138,6 +139,85 @@ def test_a_long_log_stays_small_in_the_page(site: Site, signed_in: Callable[...,
     expect(page, "document.querySelector('.line[data-marked=true] .line-text')?.textContent === 'many 00042'")
     page.locator("[data-log=pill]").click()
     expect(page, has_line("many 29999"))
+
+
+VIEW = "document.querySelector('[data-log=view]')"
+NUMBERS = "[...document.querySelectorAll('.line-n')].map((one) => Number(one.textContent.replace(/\\D/g, '')))"
+SEEN = f"""(() => {{ const box = {VIEW}.getBoundingClientRect();
+  return [...document.querySelectorAll('.line')].filter((row) => row.getBoundingClientRect().bottom > box.top
+    && row.getBoundingClientRect().top < box.bottom).map((row) => Number(row.dataset.n)); }})()"""
+
+
+def test_the_scrollbar_is_that_of_the_whole_log(site: Site, signed_in: Callable[..., Any]) -> None:
+    """Dragged to anywhere, the lines of that place are shown; the page never holds all of them."""
+    page = signed_in("viewer").new_page()
+    write(site, "".join(f"place {n:06d}\n" for n in range(50_000)))
+    page.goto(f"/runs/{site.ids['loading']}")
+    expect(page, has_line("place 049999"))
+    total = max(page.evaluate(NUMBERS))
+    for share in (0.5, 0.1, 0.9, 0.0):
+        page.evaluate(f"{VIEW}.scrollTop = {VIEW}.scrollHeight * {share}")
+        wanted = f"{SEEN}.length > 5 && Math.abs({SEEN}[0] - {total} * {share}) < {total} * 0.05"
+        expect(page, wanted, within=20000)
+        assert page.locator(".line").count() <= 500
+        page.wait_for_timeout(600)  # it stays there
+        assert page.evaluate(wanted), page.evaluate(SEEN)[:1]
+    page.locator("[data-log=pill]").click()
+    expect(page, has_line("place 049999"))
+
+
+def test_a_link_to_a_line_shows_it_also_behind_a_gap(site: Site, signed_in: Callable[..., Any]) -> None:
+    page = signed_in("viewer").new_page()
+    write(site, "".join(f"kept or not {n:06d}\n" for n in range(20_000)))
+    number = int(site.python(GAP.replace("RUN", str(site.ids["loading"]))).strip())
+    page.goto(f"/runs/{site.ids['loading']}#L{number}")
+    expect(page, f"{SEEN}.includes({number})")
+    expect(
+        page, "document.querySelector('.line[data-marked=true] .line-gap')?.textContent.includes('are not kept here')"
+    )
+    assert "The job is not affected" in page.locator("#run-live").inner_text()
+    page.locator("[data-log=search] input").fill("kept or not 019990")
+    page.keyboard.press("Enter")
+    expect(page, "document.querySelectorAll('[data-log=found] .found-hit').length === 1")
+    assert page.locator("[data-log=found] .found-around").all_inner_texts()[0].endswith("kept or not 019989")
+    site.python(
+        "from apps.runs.models import Stream; Stream.objects.filter(gap_end__gt=0).update(gap_start=0, gap_end=0)"
+    )
+
+
+GAP = """
+from apps.runs.models import *
+stream = Stream.objects.filter(run_id=RUN, name="output").order_by("-offset").first()
+chunks = list(stream.chunks.order_by("offset"))
+gone = chunks[-8:-4]
+stream.gap_start, stream.gap_end, stream.gap_lines = gone[0].offset, chunks[-4].offset, sum(one.line_count for one in gone)
+stream.save()
+Chunk.objects.filter(pk__in=[one.pk for one in gone]).delete()
+print(chunks[-4].first_line)
+"""
+
+
+def test_copy_notes_and_download(site: Site, signed_in: Callable[..., Any]) -> None:
+    window = signed_in("viewer")
+    window.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = window.new_page()
+    write(site, "\x1b[31mfor the clipboard\x1b[0m\n")
+    page.goto(f"/runs/{site.ids['loading']}")
+    expect(page, has_line("for the clipboard"))
+    page.locator("[data-log=copy]").click()
+    expect(page, "document.querySelector('[data-log=copy]').textContent.startsWith('copied')")
+    assert page.evaluate("navigator.clipboard.readText()").endswith("\nfor the clipboard")
+    page.goto(f"/runs/{site.ids['loading']}#L1")
+    expect(page, "document.querySelectorAll('.line[data-level=note]').length > 3")
+    page.locator("[data-log=notes]").click()
+    expect(
+        page,
+        "document.querySelectorAll('.line[data-level=note]').length === 0 && document.querySelectorAll('.line').length > 0",
+    )
+    page.locator("[data-log=notes]").click()
+    with page.expect_download() as started:
+        page.locator("[data-log=download]").click()
+    assert b"\x1b[31mfor the clipboard\x1b[0m\n" in Path(started.value.path()).read_bytes()
 
 
 def test_redraws_collapse_and_colours_are_no_markup(site: Site, signed_in: Callable[..., Any]) -> None:

@@ -222,3 +222,16 @@ def test_time_is_linear() -> None:
 
 def test_forms_of_a_short_value() -> None:
     assert masking.forms(b"  ab\n") == set()
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"api_key", b"API-KEY", b"Token", b"tokens", b"HF_TOKEN", b"password", b"passwd", b"secret_key", b"=", b": ", b"'", b'"', b" ", b"\n", b"\r", b"value1", b"None", b"["]),
+        max_size=25,
+    )
+)  # fmt: skip
+def test_looking_for_cues_first_finds_the_same(parts: list[bytes]) -> None:
+    from apps.diagnosis import masking
+
+    for data in (b"".join(parts), b"filler\n" * 20 + b"".join(parts)):
+        assert list(masking._named_spans(data, "secret")) == [m.span("secret") for m in masking._NAMED.finditer(data)]

@@ -26,9 +26,11 @@ def line(text: str, n: int = 1) -> messages.LineJson:
 def test_frames_hold_every_line_once_in_order_and_stay_small(texts: list[str]) -> None:
     lines = [line(text, number) for number, text in enumerate(texts)]
     frames = messages.in_frames(lines, 8000)
-    assert [one for frame in frames for one in frame] == lines
+    assert [one for frame in frames for one in json.loads(frame.text)] == lines
     for frame in frames:
-        assert len(frame) == 1 or len(json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace")) <= 8000
+        held = json.loads(frame.text)
+        assert frame.last == held[-1]["n"]
+        assert len(held) == 1 or len(frame.text.encode("utf-8", "replace")) <= 8000
 
 
 @given(

@@ -130,22 +130,6 @@ def test_start_observes_decides_acts(tmp_path: Path, found: str, code: int, did:
         assert "does not belong to this deployment" in result.stderr
 
 
-@pytest.mark.parametrize(("exit_code", "expected"), [("0", 0), ("137", 137), ("", 143)])
-def test_following_a_log_ends_with_the_containers_exit_code(tmp_path: Path, exit_code: str, expected: int) -> None:
-    stand_in = tmp_path / "docker"
-    stand_in.write_text(DOCKER)
-    stand_in.chmod(0o755)
-    result = subprocess.run(
-        ["/bin/sh", "-s"],
-        input=docker.follow("c").text,
-        text=True,
-        capture_output=True,
-        check=False,
-        env={"PATH": str(tmp_path), "RECORD": str(tmp_path / "record"), "FOUND": exit_code},
-    )
-    assert result.returncode == expected
-
-
 def test_gpu_processes_without_an_owner_belong_to_the_engine_containers() -> None:
     """Nodes do not always say whose a GPU process is; ending a container's process by its pid would only restart it."""
     sheet = pair()["spark-1a32"]

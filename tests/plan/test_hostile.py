@@ -118,7 +118,7 @@ def places(spec: Spec) -> tuple[Site, ...]:
 def expected_run(spec: Spec, place: Site, command: tuple[str, ...]) -> list[str]:
     """The words of `docker run`, put together without any shell."""
     words = ["docker", "run", "-d", "--name", place.container, "--gpus", "all", "--network", "host", "--ipc", "host"]
-    words += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1:-1"]
+    words += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1:-1", *docker.LOGGED]
     if spec.model_path:
         words += ["-v", f"{vllm.mount_of(spec.model_path)}:{vllm.mount_of(spec.model_path)}:ro"]
     else:

@@ -18,6 +18,7 @@ READERS = {
     "kept_secret": True,
     "flag": False,
     "seconds": False,
+    "whole": False,
     "port": False,
     "words": False,
 }

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from apps.remote import jobs as jobs_module
 from apps.remote.jobs import JobNotStarted, NodeJobs
 from apps.remote.recorded import Recorded
 from apps.remote.ssh import ParamikoTransport, connect
@@ -147,13 +146,21 @@ def test_a_log_that_shrank_is_noted_and_keeps_nobody_waiting(server: Sshd, node:
     assert jobs.cancel("cut", grace_s=1).state == "exited"
 
 
+def test_a_log_that_was_emptied_after_the_end_keeps_nobody_waiting(server: Sshd, node: ParamikoTransport) -> None:
+    jobs = NodeJobs(node)
+    jobs.start("over", "echo something long")
+    assert ended(jobs, "over").data == b"something long\n"
+    (folder(server, "over") / "log").write_bytes(b"some")
+    look = jobs.look([("over", 0)])[0]
+    assert (look.state, look.data, look.size, look.note) == ("exited", b"some", 4, "log_gone")
+    assert jobs.look([("over", 15)])[0].state == "exited"
+
+
 def test_the_log_is_capped_and_the_job_goes_on(
     server: Sshd,
     node: ParamikoTransport,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs_module, "LARGEST_LOG", 1000)
-    jobs = NodeJobs(node)
+    jobs = NodeJobs(node, largest_log=1000)
     jobs.start("loud", "head -c 500000 /dev/zero; echo done > finished; exit 5")
     look = ended(jobs, "loud")
     assert (look.size, look.exit_code, look.note) == (1000, 5, "log_capped")

@@ -31,6 +31,7 @@ class H(http.server.BaseHTTPRequestHandler):
             message, finish = {"role": "assistant", "content": None, "reasoning": "The user wants one word and I think about it."}, "length"
         else:
             message, finish = {"role": "assistant", "content": "Paris."}, "stop"
+        say('(APIServer pid=1) INFO:     127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK')
         self.answer({"id": "x", "object": "chat.completion", "model": name, "choices": [{"index": 0, "message": message, "finish_reason": finish}],
                      "usage": {"prompt_tokens": 9, "completion_tokens": asked["max_tokens"], "total_tokens": 60}})
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), H)

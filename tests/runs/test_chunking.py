@@ -1,10 +1,11 @@
 """Raw bytes to stored pieces: the same lines and the same masked bytes for any chunking."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.diagnosis.masking import mask
-from apps.runs.chunking import Chunker, lines_of
+from apps.runs.chunking import PIECE, Chunker, count_lines, lines_of
 
 SECRET = b"s3cret-value-of-a-token"
 
@@ -77,3 +78,74 @@ def test_secrets_are_masked_across_any_cut(parts, cuts):
     stored = b"".join(piece.data for piece in through(data, cuts, (SECRET,)))
     assert stored == mask(data, (SECRET,))
     assert SECRET not in stored
+
+
+KEY = (
+    b"-----BEGIN OPENSSH PRIVATE KEY-----\n"
+    + b"".join(b"%064d\n" % n for n in range(40))
+    + b"-----END OPENSSH PRIVATE KEY-----\n"
+)
+
+
+@pytest.mark.parametrize("back", [1, 5, len(SECRET) - 1, len(SECRET), 600])
+@pytest.mark.parametrize("filler", [b"x ", b"x", b"line\n"])
+def test_no_piece_ends_inside_of_a_secret(filler, back):
+    before = (filler * PIECE)[: PIECE - back]
+    for secret in (SECRET + b" ", b"\n" + KEY):
+        data = before + secret + b" and more" * 9000 + b"\n"
+        pieces = through(data, [PIECE - back + 3, PIECE], (SECRET,))
+        stored = b"".join(piece.data for piece in pieces)
+        assert stored == mask(data, (SECRET,))
+        assert SECRET not in stored and b"%064d" % 20 not in stored
+
+
+@given(
+    st.lists(st.sampled_from([b"word ", SECRET, b"\n", b"\r", KEY, b"y" * 9000, b"line\n" * 900]), max_size=24),
+    st.lists(st.integers(0, 200_000), max_size=6),
+)
+def test_another_worker_goes_on_at_any_piece_with_the_same_bytes(parts, cuts):
+    data = b"".join(parts)
+    pieces = through(data, cuts, (SECRET,))
+    assert b"".join(piece.data for piece in pieces) == mask(data, (SECRET,))
+    for number, piece in enumerate(pieces):
+        if number % 3 == 1:
+            rest = through(data[piece.offset :], cuts, (SECRET,))
+            assert b"".join(one.data for one in rest) == b"".join(one.data for one in pieces[number:])
+
+
+def test_a_line_of_ten_mebibytes_is_split_and_nothing_of_it_is_lost():
+    data = ("ü€𝄞 " * 1_100_000).encode()[: 10 << 20] + b"\nafter\n"
+    pieces = through(data, list(range(0, len(data), 1 << 20)))
+    assert b"".join(piece.data for piece in pieces) == data
+    lines = [line for piece in pieces for line in lines_of(piece.data, piece.continues)]
+    assert len(lines) > 100 and [line.continued for line in lines[:-1]] == [False] + [True] * (len(lines) - 2)
+    assert lines[-1].text == "after" and not lines[-1].continued
+    assert (
+        "".join(line.text for line in lines[:-1]).count("\ufffd") <= 3
+    )  # of the one character that is cut in the data
+    assert max(len(piece.data) for piece in pieces) < 140_000
+
+
+def test_a_block_of_masked_lines_that_does_not_end_is_cut_all_the_same():
+    data = KEY.splitlines(keepends=True)[0] + b"A" * 64 + b"\n" + (b"B" * 64 + b"\n") * 150_000
+    pieces = through(data, list(range(0, len(data), 1 << 20)))
+    assert len(pieces) > 1
+    assert b"".join(piece.data for piece in pieces) == mask(data)
+
+
+def test_a_character_split_at_every_offset_with_nul_and_bom():
+    data = b"\xef\xbb\xbfwith a mark\n" + "𝄞\0é€ broken \n".encode() + b"\xff\xfe\x80 no text\n"
+    whole = texts(through(data, []))
+    assert whole == ["\ufeffwith a mark", "𝄞\ufffdé€ broken ", "\ufffd\ufffd\ufffd no text"]
+    for at in range(len(data)):
+        pieces = through(data, [at])
+        assert (
+            b"".join(piece.data for piece in pieces) == data
+        )  # NUL too: the bytes are kept, only what is shown has none
+        assert texts(pieces) == whole
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\r\n", b""]), max_size=12), st.booleans())
+def test_lines_are_counted_as_they_are_made(parts, continues):
+    data = b"".join(parts)
+    assert count_lines(data, continues) == len(lines_of(data, continues))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import secrets
 import signal
 import socket
 import stat
 import time
+import urllib.request
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,9 +22,12 @@ from apps.deployments import services as deployments
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
+from apps.plan import steps
+from apps.plan.step import Plan, Stage
 from apps.remote.jobs import NodeJobs
-from apps.runs import lines, queries, services, working
+from apps.runs import lines, queries, services, serving, working
 from apps.runs.models import Reservation, Run, Step
+from apps.shell import Shell
 from tests.runs.conftest import ADMIN, OPERATOR, add_node, ended, free_port
 from tests.runs.engine import FAKE_VLLM
 
@@ -95,6 +101,69 @@ def test_launch_serve_prove_and_stop(served):
     assert stop.state == "succeeded", (stop.evidence, text_of(stop))
     deployment.refresh_from_db()
     assert deployment.state == "stopped"
+
+
+def test_the_engine_is_followed_while_it_serves(served):
+    deployment = served()
+    run = ended(launch(deployment))
+    assert run.state == "succeeded", (run.evidence, text_of(run))
+    serving.follow()
+    before = lines.stored_lines(Run.objects.get(pk=run.pk))
+    body = json.dumps({"max_tokens": 60, "messages": []}).encode()
+    port = run.plan["spec"]["port"]
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/chat/completions", data=body, timeout=10).read()
+    for _ in range(50):
+        serving.follow()
+        found = lines.lines(run, after=before)
+        if found["lines"]:
+            break
+        time.sleep(0.1)
+    assert [line["text"][-6:] for line in found["lines"]] == ["200 OK"] and found["serving"]
+    assert ended(launch(deployment, story="stop", actor=OPERATOR)).state == "succeeded"
+    serving.follow()
+    assert not lines.lines(run)["serving"]
+    numbers = [line["n"] for line in lines.lines(run, limit=5000)["lines"]]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def job_run(node: str, script: str) -> Run:
+    """A run of one job, without a deployment."""
+    job = steps.job("work", node, "Work", Shell(script))
+    plan = Plan("clear", 0, 0, (node,), (Stage("Work", "preparing", (job,)),))
+    run = Run.objects.create(
+        code=secrets.token_hex(5),
+        story="clear",
+        plan=plan.to_json(),
+        digest=plan.digest,
+        actor_kind="person",
+        actor_name="ada",
+        actor_role="admin",
+    )
+    row = Node.objects.get(name=node)
+    Step.objects.create(run=run, stage=0, ordinal=0, key="work", node=row, title="Work", kind="job")
+    return run
+
+
+OWN_LOG = "log=$HOME/.local/state/sparkweb/jobs/$SPARKWEB_JOB/log"
+
+
+def test_a_log_that_is_emptied_by_hand_is_marked_and_the_run_goes_on(worker, openssh):
+    add_node(openssh.start("spark-1"))
+    script = f"{OWN_LOG}; echo before 1; echo before 2; sleep 2; : > $log; sleep 2; echo after; sleep 1"
+    run = ended(job_run("spark-1", script))
+    assert run.state == "succeeded", text_of(run)
+    found = [line["text"] for line in lines.lines(run)["lines"] if line["step"] == "work"]
+    assert [text for text in found if not text.startswith("Work")] == ["before 1", "before 2", "after"]
+    assert sum("emptied or replaced" in text for text in found) == 1
+
+
+def test_a_job_whose_output_was_lost_to_a_full_disk_has_not_succeeded(worker, openssh):
+    add_node(openssh.start("spark-1"))
+    run = ended(
+        job_run("spark-1", f"{OWN_LOG}; echo something; : > ${{log%log}}log.lost")
+    )  # what the keeper leaves then
+    assert (run.state, run.reason) == ("failed", "disk_full"), text_of(run)
+    assert "a part of the output was lost" in run.evidence and "the disk there is full" in text_of(run)
 
 
 def test_a_dying_engine_is_named_by_its_first_cause(served):

@@ -13,7 +13,6 @@ from apps.shell import (
     choose,
     forgiving,
     leave,
-    merged,
     pipe,
     quiet,
     say,
@@ -51,6 +50,11 @@ class Labels:
         )
 
 
+# `docker logs --follow` of Docker 20.10 doubles lines where Docker rotates a log, and loses them where that happens often. So a
+# node's own settings are overridden: no rotation before the size at which our copy on the node ends (LOG_NODE_MIB).
+LOGGED = ("--log-driver", "json-file", "--log-opt", "max-size=2g", "--log-opt", "max-file=2")
+
+
 @dataclass(frozen=True)
 class Container:
     """What `docker run -d` is told. No --rm and no restart policy: a failed container keeps its log and its exit code,
@@ -78,6 +82,7 @@ class Container:
         if self.infiniband:
             parts += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK"]
         parts += ["--ulimit", "memlock=-1:-1"]
+        parts += LOGGED
         for outside, inside in self.mounts:
             parts += ["-v", f"{outside}:{inside}:ro"]
         for outside, inside in self.writable:
@@ -149,14 +154,49 @@ def logs(name: str) -> Command:
     return Command.of("docker", "logs", "--follow", name)
 
 
+FOLLOW = r"""
+since= pause=1
+while :; do
+  began=$(date +%s)
+  {logs} ${{since:+--since "$since"}} {name} 2>&1 || :
+  now=$(date +%s)
+  if [ $((now - began)) -gt {overlap} ]; then since=$((now - {overlap})) pause=1; fi
+  tries=0
+  while {assign}; [ -z "$state" ] && ! {version} >/dev/null 2>&1 && [ $tries -lt {patience} ]; do
+    tries=$((tries + 1))
+    sleep 2
+  done
+  case "$state" in
+  running*|paused*|restarting*) ;;
+  '') exit 143 ;;
+  *) exit "${{state#* }}" ;;
+  esac
+  if [ $pause -eq 1 ]; then {say}; fi
+  sleep $pause
+  pause=$((pause < 60 ? pause * 2 : 60))
+done
+"""
+OVERLAP_S = 10
+PATIENCE = 300  # looks for Docker itself, two seconds apart
+
+
 def follow(name: str) -> Shell:
-    """Print the container's log until it ends; the exit code is the container's own (143 when it is gone
-    altogether)."""
-    return script(
-        forgiving(merged(logs(name))),
-        assign("code", inspect(name, "{{.State.ExitCode}}")),
-        choose("code", (Command.of(""), False, leave(143)), (None, True, Shell('exit "$code"'))),
+    """Print the container's log until it ends; the exit code is the container's own (143 when it is gone altogether).
+
+    `docker logs --follow` can end while the container runs (Docker restarted under it, its own reading broke at a rotation). Then
+    it is read again from some seconds before: lines may stand twice, none is missing, and a line of ours says so.
+    """
+    again = f"sparkweb: docker logs ended although {name} runs; read again, lines of the {OVERLAP_S} s before may stand twice"
+    text = FOLLOW.format(
+        logs=Command.of("docker", "logs", "--follow").text,
+        name=Command.of(name).text,
+        overlap=OVERLAP_S,
+        assign=assign("state", state(name)).text,
+        version=Command.of("docker", "version").text,
+        patience=PATIENCE,
+        say=say(again).text,
     )
+    return script(Shell(text.strip("\n")))
 
 
 def stop(*names: str, seconds: int = 20) -> Command:
