@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 _TQDM = re.compile(
     rb"(?P<label>[^%]{0,300}?)[ ]{0,4}(?<!\d)(?P<pct>\d{1,2})%\|[^|]{0,400}\|[ ]{0,4}(?P<done>\d{1,12}(?:\.\d{1,6})?)(?P<scale>[kKMGTP]?)"
@@ -42,23 +43,46 @@ def frame_of(line: bytes) -> Frame | None:
     return _RSYNC_LEFT if found[3] else _RSYNC_PLAIN, int(found[2]), 0.0
 
 
-def superseded(lines: Sequence[bytes]) -> bytearray:
-    """1 for each line that is a frame between two of the same bar that grows; empty when there is none."""
-    flags = bytearray(len(lines))
-    before: Frame | None = None
-    here: Frame | None = None
-    some = False
+# Bars of downloads run side by side, one a file; what one of them shows depends on no other. Those of an engine's load are
+# counted by rank, in order.
+_LOADS = re.compile(rb"shards|Loading|Streamer|apturing|utotun|AutoTuner|Fetching")
+
+
+def _side_by_side(key: tuple[bytes, ...]) -> bool:
+    return len(key) == 3 and key[2] == b"B/s" and _LOADS.search(key[0]) is None
+
+
+def superseded(lines: Sequence[bytes]) -> list[int]:
+    """For each line that is a frame between two of the same bar that grows, the place of the last frame before it that
+    is none, counted from 1; 0 for every other line. Empty when there is none. Between the frames of a download there may
+    be those of others."""
+    found = [0] * len(lines)
+    bars: dict[tuple[bytes, ...], _Bar] = {}  # one, or several that run side by side
+    together = False
     for place, line in enumerate(lines):
-        after = frame_of(line) if b"%" in line else None
-        if (
-            after is not None
-            and here is not None
-            and before is not None
-            and before[0] == here[0] == after[0]
-            and before[2] <= here[2] <= after[2]
-            and here[1] <= after[1]
-        ):
-            flags[place - 1] = 1
-            some = True
-        before, here = here, after
-    return flags if some else bytearray()
+        frame = frame_of(line) if b"%" in line else None
+        if frame is None:
+            bars.clear()
+            continue
+        key, percent, done = frame
+        known = bars.get(key)
+        if known is not None and known.done <= done and known.percent <= percent:
+            if known.between >= 0:
+                found[known.between] = known.read + 1
+            known.between, known.percent, known.done = place, percent, done
+            continue
+        if known is None:
+            beside = _side_by_side(key)
+            if not (beside and together):
+                bars.clear()
+            together = beside
+        bars[key] = _Bar(place, percent, done)
+    return found if any(found) else []
+
+
+@dataclass(slots=True)
+class _Bar:
+    read: int  # the place of its last frame that is not passed over for certain
+    percent: int
+    done: float
+    between: int = -1  # the place of its newest frame, once another came before it

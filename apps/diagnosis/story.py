@@ -305,21 +305,18 @@ class LogReader:
 
     def _take(self, lines: Sequence[bytes]) -> None:
         memo, story, book = self._memo, self._story, self._book
-        flags = superseded(lines) if len(lines) > 2 else bytearray()
-        again = 0  # frames passed over since; the last line of a batch never is one
-        plain: Counter[str] | None = None  # votes of the bar frame read last, when nothing but its bar was in it
+        passed = superseded(lines) if len(lines) > 2 else []
+        before = frozenset(passed)  # places, from 1, of frames that later ones say again
+        plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
+        again: dict[int, int] = {}  # how often each of them was passed over
         for place, raw in enumerate(lines):
             if not raw:
                 continue
             number = self._number + 1 + place
-            if flags and flags[place] and plain is not None:
-                again += 1
+            if passed and (said := passed[place]) and said in plain and story.open_sign is None:
+                again[said] = again.get(said, 0) + 1
                 continue
-            if again and plain is not None:
-                _vote_again(story, plain, again)
-                again = 0
-            measured = Counter(story.votes) if place + 1 < len(flags) and flags[place + 1] else None
-            plain = None
+            measured = Counter(story.votes) if place + 1 in before else None
             prepared = None if story.ready and _serves(raw) else memo.get(raw, _NOT_YET)
             if prepared is _NOT_YET:
                 prepared = prepare(book, raw)
@@ -332,11 +329,14 @@ class LogReader:
             elif prepared is not None:
                 _take_line(book, story, self._owned(prepared), number)
                 if measured is not None and _only_a_bar(prepared) and story.open_sign is None:
-                    plain = story.votes - measured
+                    plain[place + 1] = story.votes - measured
             elif story.open_sign is not None:
                 _go_on(story, origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))[1])
             if prepared is None or not prepared.bars:
                 self._owner = _only_a_prefix(raw) if raw[-1:] in b") \t" and b"pid=" in raw else NOBODY
+        for place, times in again.items():
+            for kind, votes in plain[place].items():
+                story.votes[kind] += votes * times
         self._number += len(lines)
 
     def _owned(self, prepared: Prepared) -> Prepared:
@@ -351,11 +351,6 @@ def _serves(raw: bytes) -> bool:
     return (
         b'" 200 OK' in raw or b"Avg generation throughput" in raw or b"Decode batch" in raw or b"Prefill batch" in raw
     )
-
-
-def _vote_again(story: Story, votes: Counter[str], times: int) -> None:
-    for kind, count in votes.items():
-        story.votes[kind] += count * times
 
 
 def _only_a_bar(prepared: Prepared) -> bool:

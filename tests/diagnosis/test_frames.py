@@ -69,19 +69,51 @@ TEXT = st.lists(st.tuples(st.one_of(BARS, RUNS, OTHERS), st.sampled_from(["\r", 
 )
 
 
+BESIDE = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                *LABELS,
+                "model-00002-of-00039.safetensors",
+                "tokenizer.json",
+                "Downloading (incomplete total...)",
+                "(Worker_TP0 pid=7) model.gguf",
+                "(Worker_TP1 pid=8) Loading safetensors using Runai Model Streamer",
+                "a/b: something",
+            ]
+        ),
+        st.integers(-3, 9),
+        st.sampled_from(["101MB/s", "12.3kB/s", "101MB/s", "1.10s/it"]),
+    ),
+    max_size=60,
+)
+
+
 @pytest.fixture(scope="module")
 def slowly() -> Iterator[Any]:
     """Reads every frame."""
 
     def read(data: bytes) -> list[dict[str, Any]]:
         kept = story.superseded
-        story.superseded = lambda lines: bytearray()  # type: ignore[assignment]
+        story.superseded = lambda lines: []  # type: ignore[assignment]
         try:
             return [as_json(reading) for reading in explain_all(data)]
         finally:
             story.superseded = kept
 
     yield read
+
+
+@settings(max_examples=200, deadline=None)
+@given(BESIDE, OTHERS, st.sampled_from(["\r", "\n"]))
+def test_side_by_side_too(slowly: Any, frames: list[tuple[str, int, str]], last: str, end: str) -> None:
+    reached: dict[str, int] = {}
+    lines = []
+    for label, step, rate in frames:
+        reached[label] = max(0, min(reached.get(label, 0) + step, 98))
+        lines.append(tqdm(label, reached[label], 98, rate))
+    data = end.join([*lines, last, *lines[:3]]).encode()
+    assert [as_json(reading) for reading in explain_all(data)] == slowly(data)
 
 
 @settings(max_examples=150, deadline=None)
@@ -96,14 +128,26 @@ def test_the_same_as_reading_each(slowly: Any, data: bytes, cuts: list[int]) -> 
 
 def test_a_long_run_leaves_its_ends() -> None:
     lines = [tqdm("model.safetensors", done, 1000, "10MB/s").encode() for done in range(990)]
-    flags = superseded(lines)
-    assert sum(flags) == len(lines) - 2
-    assert (flags[0], flags[-1]) == (0, 0)
+    assert superseded(lines) == [0, *[1] * (len(lines) - 2), 0]
 
 
 def test_a_bar_that_begins_again_is_read_where_it_does() -> None:
     lines = [tqdm("shards", done, 39, "10MB/s").encode() for done in (1, 2, 3, 1, 2, 3)]
-    assert list(superseded(lines)) == [0, 1, 0, 0, 1, 0]
+    assert superseded(lines) == [0, 1, 0, 0, 4, 0]
+
+
+def test_downloads_run_side_by_side_and_loads_do_not() -> None:
+    """A day of eight files at once is a million frames, none of which follows one of its own bar."""
+    one, other = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    both = [tqdm(label, done, 98, "10MB/s").encode() for done in (1, 2, 3) for label in (one, other)]
+    assert superseded(both) == [0, 0, 1, 2, 0, 0]
+    mixed = [*both[:3], b"a line of something else", *both[3:]]
+    assert superseded(mixed) == []
+    ranks = [f"(Worker_TP{rank} pid=7) Loading safetensors checkpoint shards" for rank in (0, 1)]
+    loads = [tqdm(label, done, 98, "1.0s/it").encode() for done in (1, 2, 3) for label in ranks]
+    assert superseded(loads) == []
+    streamed = [tqdm(f"Loading with Streamer {n}", done, 98, "10MB/s").encode() for done in (1, 2, 3) for n in (1, 2)]
+    assert superseded(streamed) == []
 
 
 @pytest.mark.parametrize(

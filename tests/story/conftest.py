@@ -75,5 +75,7 @@ def cluster(worker, settings, tmp_path):
     settings.SLICE_S = 3.0
     with Lab.start(tmp_path / "lab", factor=100.0, shards=7) as lab:
         made = enrol(lab)
-        made.probe()
+        for _ in range(5):  # a busy machine may answer too late
+            if made.probe().state == "succeeded":
+                break
         yield made

@@ -186,7 +186,8 @@ def test_what_changed_since_the_sheet_before(seeded: story.Seeded, signed_in: Si
     assert "Changed since" not in second
     again = replace(sheets.second(), taken_at=(timezone.now() + timedelta(seconds=5)).timestamp())
     inventory.store_sheet(seeded.second, again)
-    assert "Nothing that matters" in signed_in("viewer").get(seeded.second.get_absolute_url()).content.decode()
+    folded = signed_in("viewer").get(seeded.second.get_absolute_url()).content.decode()
+    assert "nothing that matters" in folded and '<details class="panel section" id="changes"' not in folded
 
 
 @pytest.mark.parametrize(("piece", "kind"), [("node-findings", "stack"), ("node-facts", "sections")])

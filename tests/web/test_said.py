@@ -78,7 +78,8 @@ def test_a_node_tells_of_a_probe_of_several(seeded: story.Seeded, signed_in: Sig
     for node in (seeded.head, seeded.second):
         told = page(signed_in("viewer"), node.get_absolute_url()).partition('id="history-head"')[2]
         assert f'href="/runs/{run.pk}"' in told and "asked to probe" in told
-        assert "confirmed the ed25519 host key of" in told
+        assert f'href="/audit?object=node:{node.pk}"' in told, "the page has the newest acts, the trail all"
+        assert "confirmed the ed25519 host key of" in page(signed_in("viewer"), f"/audit?object=node:{node.pk}")
 
 
 def test_refusals_keep_the_way_to_the_other_pages(seeded: story.Seeded, signed_in: SignedIn) -> None:

@@ -239,6 +239,7 @@ network_back() {
 WATCH = (
     r"""
 record=$1; left=$2; state=$3
+echo armed >"$state.new"; chmod 644 "$state.new"; mv -f "$state.new" "$state"
 while [ "$left" -gt 0 ]; do
   [ ! -e "$record/decided" ] || exit 0
   sleep 1; left=$((left - 1))
@@ -284,9 +285,22 @@ done <<END
 $links
 END
 sed -n 's/^link=/before: /p' "$record/values"
-echo armed >"$state"; chmod 644 "$state"
-env -u SPARKWEB_KEEPER -u SPARKWEB_JOB -u SPARKWEB_SUDO setsid \
-  /bin/sh -c "$watch" sparkweb-watch "$record" "$revert_s" "$state" </dev/null >/dev/null 2>&1 &
+# Nobody's child, session or mark, and with systemd in a scope of its own: what ends this job does not end the watch.
+watch_apart() {
+  set -- /bin/sh -c "$watch" sparkweb-watch "$record" "$revert_s" "$state"
+  if [ -d /run/systemd/system ] && systemd-run --scope --quiet --collect true; then
+    set -- systemd-run --scope --quiet --collect "$@"
+  fi
+  env -u SPARKWEB_KEEPER -u SPARKWEB_JOB -u SPARKWEB_SUDO setsid "$@" &
+}
+rm -f "$state"
+( watch_apart ) </dev/null >/dev/null 2>&1
+tries=100
+until [ -e "$state" ]; do
+  tries=$((tries - 1))
+  [ $tries -gt 0 ] || fail fabric_down "the watch that puts the network back did not begin; nothing was changed"
+  sleep 0.1
+done
 echo "this node puts its network back by itself in $revert_s s unless it is told to keep it"
 used=" $(printf '%s\n' "$links" | cut -d" " -f3 | sort -u | tr '\n' ' ')"
 case $used in *" netplan "*)
