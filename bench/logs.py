@@ -255,16 +255,23 @@ def of_showing(site: Site, rate: int, viewers: int, seconds: int, *, browser: bo
     with ExitStack() as held:
         page = held.enter_context(_chromium(site)) if browser else None
         sockets = viewers - (page is not None)
-        run = site.ask("begin", script="sleep 4\n" + PRINT.format(rate=rate, total=total, filler=FILLER))["run"]
+        begin = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))) / "begin"
+        script = f"until [ -e {begin} ]; do sleep 0.1; done\n" + PRINT.format(rate=rate, total=total, filler=FILLER)
+        run = site.ask("begin", script=script)["run"]
         asked = {
             "url": f"{site.url.replace('http', 'ws', 1)}/ws/live", "origin": site.url, "cookie": site.cookie,
             "viewers": sockets, "run": run, "lines": total, "after": 0,
         }  # fmt: skip
         if page is not None:
             page.goto(f"{site.url}/runs/{run}")
+            page.wait_for_selector("[data-log=badge][data-state=live]", timeout=60_000)
             page.evaluate(DOM)
         memory = held.enter_context(Memory(web=site.web, worker=site.worker))
-        answer = _viewers(asked) if sockets else {"failures": [], "gaps": 0, "lines": total, "mib": 0, "samples": []}
+        if sockets:
+            answer = _viewers(asked, begin)
+        else:
+            begin.touch()
+            answer = {"failures": [], "gaps": 0, "lines": total, "mib": 0, "samples": []}
         dom: dict[str, Any] = {}
         if page is not None:
             dom = _dom_of(page, total)
@@ -285,12 +292,20 @@ def of_showing(site: Site, rate: int, viewers: int, seconds: int, *, browser: bo
     }
 
 
-def _viewers(asked: dict[str, Any]) -> dict[str, Any]:
+def _viewers(asked: dict[str, Any], begin: Path | None = None) -> dict[str, Any]:
+    """What bench.logs_viewers says; `begin` is made once all of them are there."""
     words = [sys.executable, "-m", "bench.logs_viewers"]
-    done = subprocess.run(words, input=json.dumps(asked), cwd=BASE, stdout=subprocess.PIPE, text=True, timeout=300)
-    if done.returncode:
+    with subprocess.Popen(words, cwd=BASE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(asked))
+        process.stdin.close()
+        process.stdout.readline()
+        if begin is not None:
+            begin.touch()
+        said = process.stdout.read()
+    if process.returncode or not said:
         raise CannotMeasure("the viewers ended; their words are above")
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(said)
     return answer
 
 

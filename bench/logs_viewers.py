@@ -3,7 +3,8 @@
     python -m bench.logs_viewers     one JSON object on standard input: url, cookie, origin, viewers, run, lines, prefix
 
 Each follows the run until it has the line `lines` (0: only the first frame). Checks that no number is missing or comes twice.
-Prints one JSON object. A frame's first and last line are timed: the stamp that the node printed against now.
+Prints a line once all are connected, and at the end one JSON object. A frame's first and last line are timed: the stamp that the
+node printed against now.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class Viewer:
         self.first_frame_s = 0.0
         self.samples: list[tuple[float, float]] = []  # seconds behind, lines that it stands for
 
-    async def watch(self, asked: dict[str, Any]) -> None:
+    async def watch(self, asked: dict[str, Any], all_there: asyncio.Barrier) -> None:
         began = time.perf_counter()
         headers = {"Cookie": asked["cookie"]}
         async with connect(asked["url"], origin=asked["origin"], additional_headers=headers, max_size=None) as socket:
             await socket.send(json.dumps({"op": "log", "run": asked["run"], "after": asked.get("after")}))
+            async with asyncio.timeout(PATIENCE_S):
+                await all_there.wait()
             while True:
                 async with asyncio.timeout(PATIENCE_S):
                     text = await socket.recv()
@@ -64,10 +67,18 @@ class Viewer:
 
 async def watched(asked: dict[str, Any]) -> dict[str, Any]:
     viewers = [Viewer() for _ in range(asked["viewers"])]
+    all_there = asyncio.Barrier(len(viewers) + 1)
+
+    async def say() -> None:
+        await all_there.wait()
+        print("all there", flush=True)
+
+    told = asyncio.create_task(say())
     failures = []
-    for result in await asyncio.gather(*(one.watch(asked) for one in viewers), return_exceptions=True):
+    for result in await asyncio.gather(*(one.watch(asked, all_there) for one in viewers), return_exceptions=True):
         if isinstance(result, BaseException):
             failures.append(repr(result))
+    told.cancel()
     return {
         "failures": failures,
         "gaps": sum(one.gaps for one in viewers),

@@ -172,7 +172,7 @@ class PageConsumer(AsyncWebsocketConsumer):
         try:
             if self.cursor < 0:
                 await self._send_tail(follow)
-            while self.follow is follow:
+            while self.follow is follow and not self._gone:
                 answer = await hub().lines(
                     follow.run, after=self.cursor, limit=READ_LINES, rank=follow.rank, step=follow.step
                 )
@@ -243,16 +243,27 @@ class PageConsumer(AsyncWebsocketConsumer):
 
     async def _send_frame(self, about: dict[str, Any], lines: str) -> None:
         """A message whose lines are JSON already."""
-        async with self._sending:
-            await self.send(text_data=f'{json.dumps(about, separators=(",", ":"))[:-1]},"lines":{lines}}}')
+        await self._put(f'{json.dumps(about, separators=(",", ":"))[:-1]},"lines":{lines}}}')
 
     async def _say(self, body: dict[str, Any]) -> None:
+        await self._put(json.dumps(body, ensure_ascii=False, separators=(",", ":")))
+
+    async def _put(self, text: str) -> None:
+        """Waits until it could be sent: who reads slowly is sent slowly. The socket may have closed meanwhile (the server closes
+        one that answers no ping for some time); whoever comes again goes on after their cursor."""
         async with self._sending:
-            await self.send(text_data=json.dumps(body, ensure_ascii=False, separators=(",", ":")))
+            if self._gone:
+                return
+            try:
+                await self.send(text_data=text)
+            except (RuntimeError, OSError):  # the server's word for a closed socket
+                self._gone = True
 
     async def _end(self, code: int, why: str) -> None:
+        await self._say({"type": "closed", "why": why})
+        if self._gone:
+            return
         try:
-            await self._say({"type": "closed", "why": why})
             await self.close(code)
         except (RuntimeError, OSError):
             pass  # the browser has gone already

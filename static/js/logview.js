@@ -4,7 +4,8 @@ import { live, signedOut } from "./live.js";
 import { paint, plain } from "./ansi.js";
 
 const LONGEST = 65536, MOST_ROWS = 400, KEPT = 20000, PAGE = 500, POLL_MS = 1500, GIVE_UP_MS = 2500, REPLY_MS = 8000, FILL_PAGES = 4;
-const MOST_PX = 8e6, SETTLE_MS = 120, BLANK = 4000; // of the whole log's height; of a scrollbar that is being dragged; of one drawn span
+const PACE_MS = 80, FOLLOWED_ROWS = 40; // between two drawings, and rows above the visible ones, while it follows
+const MOST_PX = 8e6, SETTLE_MS = 120; // of the whole log's height; until a scrollbar that is dragged rests
 const LEVELS = [[/\b(ERROR|CRITICAL|FATAL|Traceback|Error:)\b|^E\d{4} /, "bad"], [/\b(WARN|WARNING)\b/, "warn"]];
 const ORIGIN = /^(?:\([\w.:-]+ (?:pid|ip)=[^)]{1,60}\) ){1,3}/;
 const BADGES = {
@@ -13,6 +14,17 @@ const BADGES = {
 };
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const exact = new Intl.DateTimeFormat("en-CA", { dateStyle: "short", timeStyle: "medium", hourCycle: "h23" });
+
+let lastTime = "", lastClock = "";
+
+/** Lines that were stored together share their time, and formatting it is slow. */
+function clockOf(text) {
+  if (text !== lastTime) {
+    const at = new Date(text);
+    [lastTime, lastClock] = [text, Number.isNaN(at.getTime()) ? "" : clock.format(at)];
+  }
+  return lastClock;
+}
 
 /** The lines that are held, in order. A redraw of a stream (after \r) takes the place of the line before it; a continued one is
  *  the rest of a line whose beginning was already shown. */
@@ -376,10 +388,12 @@ class LogView {
   #draw(anchor = null) {
     if (anchor) this.wantedAnchor = anchor;
     if (this.drawing) return;
+    if (document.hidden) { this.stale = true; return; }
     this.drawing = true;
-    const draw = () => { this.drawing = false; this.#drawNow(); };
-    if (document.hidden) { this.drawing = false; this.stale = true; return; }
-    requestAnimationFrame(draw);
+    const draw = () => { this.drawing = false; this.drawnAt = performance.now(); this.#drawNow(); };
+    const wait = this.follow ? PACE_MS - (performance.now() - (this.drawnAt ?? 0)) : 0; // nobody reads faster than that
+    if (wait > 0) setTimeout(() => requestAnimationFrame(draw), wait);
+    else requestAnimationFrame(draw);
   }
 
   get rowHeight() { return this.average || 19; }
@@ -388,7 +402,8 @@ class LogView {
     const anchor = this.wantedAnchor ?? (this.follow ? null : this.#anchor());
     this.wantedAnchor = null;
     const count = this.shown.length;
-    const room = Math.min(MOST_ROWS, Math.ceil(this.view.clientHeight / this.rowHeight) + 160);
+    const spare = this.follow ? FOLLOWED_ROWS : 160;
+    const room = Math.min(MOST_ROWS, Math.ceil(this.view.clientHeight / this.rowHeight) + spare);
     if (this.follow) this.from = Math.max(0, count - room);
     else if (anchor?.line) {
       const at = this.#indexOf(anchor.line);
@@ -432,13 +447,11 @@ class LogView {
     const number = document.createElement("a");
     number.className = "line-n";
     number.href = `#L${line.n}`;
-    number.textContent = line.n.toLocaleString("en").replaceAll(",", " ");
+    number.textContent = String(line.n).replace(/\B(?=(\d{3})+$)/g, " ");
     number.tabIndex = -1;
     const time = document.createElement("time");
-    const at = new Date(line.time);
     time.dateTime = line.time;
-    time.textContent = Number.isNaN(at.getTime()) ? "" : clock.format(at);
-    time.title = Number.isNaN(at.getTime()) ? "" : exact.format(at);
+    time.textContent = clockOf(line.time);
     const who = document.createElement("span");
     who.className = "line-who";
     who.textContent = line.rank !== null && line.rank !== undefined ? `rank ${line.rank}` : line.node || "sparkweb";
@@ -480,6 +493,9 @@ class LogView {
     document.addEventListener("visibilitychange", () => { if (!document.hidden && this.stale) { this.stale = false; this.#draw(); } });
     this.view.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     new ResizeObserver(() => this.#draw()).observe(this.view);
+    this.rows.addEventListener("pointerover", ({ target }) => {
+      if (target.tagName === "TIME" && !target.title && target.textContent) target.title = exact.format(new Date(target.dateTime));
+    });
     this.pill.addEventListener("click", () => this.newest());
     this.find("tabs").addEventListener("click", (event) => {
       const tab = event.target.closest("button");
@@ -569,7 +585,8 @@ class LogView {
       const answer = await fetch(`/runs/${this.run}/search?${query}`, { headers: { Accept: "application/json" } });
       const body = await answer.json();
       if (!answer.ok) throw new Error(body.detail);
-      list.append(...body.lines.map((line) => this.#hit(line)));
+      const told = new Set(body.lines.map((line) => line.n)); // each line once: as a hit, else beside the first that it stands by
+      list.append(...body.lines.map((line) => this.#hit(line, plain(text), told)));
       const count = known + body.lines.length;
       const lines = `${count}${body.more ? " or more" : ""} ${count === 1 && !body.more ? "line holds" : "lines hold"}`;
       const where = this.rank !== null ? ` of rank ${this.rank}` : this.step !== null ? " of this step" : "";
@@ -590,20 +607,21 @@ class LogView {
     return made;
   }
 
-  #hit(line) {
+  #hit(line, text, told) {
     const item = document.createElement("li");
     const link = document.createElement("a");
     link.href = `#L${line.n}`;
-    const around = (other) => {
-      const row = document.createElement("span");
-      row.className = "found-around";
-      row.textContent = `${other.n}  ${plain(other.text)}`;
-      return row;
+    const row = (one, kind) => {
+      const made = document.createElement("span");
+      made.className = kind;
+      const words = plain(one.text).replace(ORIGIN, "");
+      const at = words.toLowerCase().indexOf(text.toLowerCase());
+      made.textContent = `${one.n}  ${at > 24 ? `…${words.slice(at - 16)}` : words}`;
+      made.title = words;
+      return made;
     };
-    const hit = document.createElement("span");
-    hit.className = "found-hit";
-    hit.textContent = `${line.n}  ${plain(line.text)}`;
-    link.append(...(line.before ?? []).map(around), hit, ...(line.following ?? []).map(around));
+    const around = (lines) => (lines ?? []).filter((one) => !told.has(one.n) && told.add(one.n)).map((one) => row(one, "found-around"));
+    link.append(...around(line.before), row(line, "found-hit"), ...around(line.following));
     link.addEventListener("click", () => { if (location.hash === `#L${line.n}`) this.jump(line.n); });
     item.append(link);
     return item;
