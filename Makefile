@@ -10,7 +10,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 bin := .venv/bin
 manage := $(bin)/python manage.py
-# The pretend world: how many times faster than true (48), and how many shards its model has (39).
+# The pretend world: how many times faster than true (72), and how many shards its model has (39).
 FACTOR ?=
 SHARDS ?=
 world := $(if $(FACTOR),--factor $(FACTOR)) $(if $(SHARDS),--shards $(SHARDS))

@@ -23,7 +23,7 @@ from sparkweb.holding import CannotStart, interruptible
 from sparkweb.management.commands.up import prepare_sound
 from sparkweb.supervising import Stack, free_port
 
-FACTOR = 48.0
+FACTOR = 72.0
 
 
 class Command(BaseCommand):
