@@ -110,7 +110,11 @@ def launch(admin: Person) -> None:
     assert len(seen["shards"]) >= 2 and seen["shards"] == sorted(seen["shards"]), seen
     assert seen["lines"][-1] >= seen["lines"][0] > 0, seen
     page.locator("#log").scroll_into_view_if_needed()
-    admin.sees("checkpoint shards", where="#log")
+    admin.page.locator("[data-log=search] input").fill(
+        "checkpoint shards"
+    )  # the pane holds only what is seen while it follows
+    admin.page.keyboard.press("Enter")
+    admin.expect(admin.page.locator("[data-log=found] .found-hit").first).to_contain_text("checkpoint shards")
 
 
 def stop(admin: Person) -> None:
