@@ -1,11 +1,11 @@
-"""What is wanted: one service of one model over some nodes. Immutable; a Revision stores it as JSON."""
+"""What is wanted: one or several services of models over some nodes. Immutable; a Revision stores it as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from apps.diagnosis.masking import mask_text
@@ -40,11 +40,29 @@ class Spec:
     os_floor_gib: float = 8.0
     on_rank_lost: str = "stop"  # stop, report
     smoke_max_tokens: int = 50
+    service: str = ""  # this service's name within its deployment; "" for the main one
+    kind: str = "chat"  # chat, embeddings, rerank
+    services: tuple[Spec, ...] = ()  # started after this one in this order, on nodes of this one, stopped in reverse
 
     @property
     def model_name(self) -> str:
         """The name the API must answer with."""
         return self.served_model_name or self.model
+
+    @property
+    def label(self) -> str:
+        """What people call this service: its name, or what the main one is for."""
+        return self.service or self.kind
+
+    @property
+    def alone(self) -> Spec:
+        """This service without those that are started after it."""
+        return replace(self, services=()) if self.services else self
+
+    @property
+    def each(self) -> tuple[Spec, ...]:
+        """Every service by itself, in the order in which they are started."""
+        return (self.alone, *self.services)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: lists where the spec has tuples."""
@@ -59,7 +77,25 @@ class Spec:
         made["arguments"] = tuple(made.get("arguments", ()))
         made["environment"] = tuple((str(k), str(v)) for k, v in made.get("environment", ()))
         made["secrets"] = tuple(s if isinstance(s, Secret) else Secret(**s) for s in made.get("secrets", ()))
-        return cls(**made)
+        nested = made.pop("services", ()) or ()
+        main = cls(**made)
+        return replace(main, services=tuple(_within(main, one) for one in nested)) if nested else main
+
+
+SHARED = ("name", "on_rank_lost")  # said once, for the whole deployment
+
+
+def _within(main: Spec, body: Any) -> Spec:
+    """A further service. A recipe names no nodes: then it is on those of the main one, or on the first of them alone where it
+    is of one node. Raises TypeError/ValueError."""
+    if isinstance(body, Spec):
+        return body
+    if not isinstance(body, dict):
+        raise TypeError("each of services must be an object")
+    made = {"os_floor_gib": main.os_floor_gib, **body, **{name: getattr(main, name) for name in SHARED}}
+    if not made.get("nodes"):
+        made["nodes"] = main.nodes[:1] if made.get("cluster") == "single" else main.nodes
+    return Spec.from_json(made)
 
 
 @dataclass(frozen=True)
@@ -106,6 +142,7 @@ class FieldError:
 ENGINES = ("vllm", "command")
 RUNTIMES = ("docker", "process")
 CLUSTERS = ("ray", "native", "single")
+KINDS = ("chat", "embeddings", "rerank")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -117,12 +154,83 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 _SECRET_NAME = re.compile(
     r"(?:.*_)?(?:TOKEN|API_?KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|ACCESS_KEY|PRIVATE_KEY)", re.IGNORECASE
 )
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
 
 
 def validate(spec: Spec) -> list[FieldError]:
-    """What is nonsense by itself, whatever the nodes say; empty when nothing is."""
+    """What is nonsense by itself, whatever the nodes say; empty when nothing is. A field of a further service is called
+    `services[0].port`."""
+    main = _of_one(spec)
+    if spec.service:
+        main.append(FieldError("service", "the main service has no name of its own", "Leave it empty."))
+    nested = [
+        replace(error, field=f"services[{place}].{error.field}")
+        for place, one in enumerate(spec.services)
+        for error in (*_of_one(one), *_as_part(spec, one))
+    ]
+    return [*main, *nested, *_together(spec)]
+
+
+def _of_one(spec: Spec) -> list[FieldError]:
     return [*_patterns(spec), *_choices(spec), *_numbers(spec), *_nodes(spec), *_words(spec)]
+
+
+def _as_part(main: Spec, one: Spec) -> Iterator[FieldError]:
+    """What a further service must be beside the main one."""
+    if not isinstance(one.service, str) or not _SERVICE.fullmatch(one.service):
+        yield FieldError(
+            "service",
+            f"{shown(str(one.service))} is no service's name",
+            "Use small letters, digits and dashes, e.g. embeddings.",
+        )
+    if one.services:
+        yield FieldError("services", "a further service has none of its own", "Put it beside this one.")
+    if one.name != main.name:
+        yield FieldError("name", "a service has its deployment's name", "Leave it out.")
+    strangers = [node for node in one.nodes if node not in main.nodes]
+    if strangers:
+        yield FieldError(
+            "nodes", f"{shown(strangers[0])} is no node of this deployment", "Choose among the main service's nodes."
+        )
+
+
+def _together(spec: Spec) -> Iterator[FieldError]:
+    """What no two services of one deployment may share."""
+    names, containers, ports = {spec.label}, {container_base(spec)}, {(spec.nodes[:1], spec.port)}
+    for place, one in enumerate(spec.services):
+        where = f"services[{place}]"
+        if one.label in names:
+            yield FieldError(
+                f"{where}.service", f"{shown(one.label)} is named twice", "Give each service its own name."
+            )
+        if container_base(one) in containers:
+            yield FieldError(
+                f"{where}.container", f"{container_base(one)} is another service's", "Choose another name."
+            )
+        if (one.nodes[:1], one.port) in ports:
+            yield FieldError(f"{where}.port", f"{one.port} is another service's on this node", "Choose another port.")
+        names.add(one.label)
+        containers.add(container_base(one))
+        ports.add((one.nodes[:1], one.port))
+    for cluster, runtime in (("ray", "docker"), ("native", None)):
+        meeting = [
+            place
+            for place, one in enumerate(spec.each)
+            if one.cluster == cluster and runtime in (None, one.runtime) and (cluster == "ray" or len(one.nodes) > 1)
+        ]
+        heads = [spec.each[place].nodes[:1] for place in meeting]
+        if len(set(heads)) < len(heads):
+            yield FieldError(
+                f"services[{meeting[-1] - 1}].cluster",
+                f"two services can't both meet over {cluster} on one head",
+                "Start the smaller one on a single node.",
+            )
+
+
+def container_base(spec: Spec) -> str:
+    """What the names of this service's containers begin with."""
+    return spec.container or "-".join(filter(None, ("sparkweb", spec.name, spec.service)))
 
 
 def _patterns(spec: Spec) -> Iterator[FieldError]:
@@ -179,6 +287,7 @@ def _choices(spec: Spec) -> Iterator[FieldError]:
         ("runtime", RUNTIMES),
         ("cluster", CLUSTERS),
         ("on_rank_lost", ("stop", "report")),
+        ("kind", KINDS),
     ):
         if getattr(spec, name) not in known:
             yield FieldError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from apps.facts.sheet import Sheet
 from apps.plan import options
 from apps.plan.fabric import Fabric, fabric_address
-from apps.plan.spec import Spec
+from apps.plan.spec import Spec, container_base
 from apps.plan.step import Problem
 
 
@@ -29,7 +29,7 @@ class Site:
 
 def container_name(spec: Spec, rank: int) -> str:
     """`{container}-rN`; the base is the deployment's name where none was chosen."""
-    return f"{spec.container or 'sparkweb-' + spec.name}-r{rank}"
+    return f"{container_base(spec)}-r{rank}"
 
 
 def sites(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Site, ...] | tuple[Problem, ...]:
