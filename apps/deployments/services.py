@@ -17,6 +17,7 @@ from apps.doorbell.ring import ring_on_commit
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.spec import Clear, Spec, validate
+from apps.recipes import services as recipes
 from apps.recipes.models import RecipeVersion
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
@@ -71,6 +72,8 @@ def create(
 ) -> Deployment:
     """Make a deployment with its first revision. Nothing runs yet."""
     name = name.strip()
+    if recipe_version is not None:
+        recipes.check_deployable(recipe_version)
     spec = spec_from(name=name, body=body, nodes=nodes, on_rank_lost=on_rank_lost)
     try:
         with transaction.atomic():
@@ -86,6 +89,8 @@ def create(
             remedy="Choose another name, or bring it back from the archive." if archived else "Choose another name.",
         ) from None
     Revision.objects.create(deployment=made, number=1, body=spec.to_json(), created_by=actor.name, reason=reason)
+    if recipe_version is not None:
+        recipes.mark_used(recipe_version)
     record(
         actor,
         "deployment:created",

@@ -21,7 +21,15 @@ MOST_NODES = 64
 def spec_of(body: Mapping[str, Any], world_size: int) -> Spec:
     """The body on nodes that nobody has, to be judged by itself. Raises TypeError/ValueError."""
     nodes = [f"node-{number}" for number in range(max(1, min(world_size, MOST_NODES)))]
-    return Spec.from_json({"model": "", "model_path": "", **body, "name": "recipe", "nodes": nodes})
+    return Spec.from_json({**_filled(body), "name": "recipe", "nodes": nodes})
+
+
+def _filled(body: Mapping[str, Any]) -> dict[str, Any]:
+    """With the two fields that a Spec has no defaults for."""
+    made = {"model": "", "model_path": "", **body}
+    if made.get("services"):
+        made["services"] = [_filled(one) for one in made["services"]]
+    return made
 
 
 def errors(body: Mapping[str, Any], world_size: int) -> list[FieldError]:
@@ -35,7 +43,7 @@ def errors(body: Mapping[str, Any], world_size: int) -> list[FieldError]:
 
 def normal(body: Mapping[str, Any]) -> dict[str, Any]:
     """Every field with its value, so that two bodies which mean the same are equal. Raises TypeError/ValueError."""
-    return _bare(Spec.from_json({"model": "", "model_path": "", **body, "name": "recipe", "nodes": []}).to_json())
+    return _bare(Spec.from_json({**_filled(body), "name": "recipe", "nodes": []}).to_json())
 
 
 def _bare(body: dict[str, Any]) -> dict[str, Any]:
@@ -56,3 +64,8 @@ def compact(body: Mapping[str, Any]) -> dict[str, Any]:
         if value != DEFAULTS.get(name, "") or name == "model":
             made[name] = value
     return made
+
+
+def stored(body: Mapping[str, Any]) -> dict[str, Any]:
+    """As a version keeps it: `compact`, with the two fields that a Spec has no defaults for."""
+    return _filled(compact(body))

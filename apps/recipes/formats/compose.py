@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from apps.recipes.formats import bodies, command_text, docker_run, vllm_serve, writing
+from apps.plan.step import Plan
+from apps.recipes.formats import bodies, command_text, docker_run, started, vllm_serve, writing
 from apps.recipes.formats.command_text import Word
 from apps.recipes.formats.docker_run import Mount, port_of
 from apps.recipes.formats.imported import MAIN, Draft, Unreadable
 from apps.recipes.formats.reading import Fields
+from apps.recipes.formats.started import Container, Inside
 from apps.recipes.formats.writing import Unwritable
-from apps.recipes.formats.yaml_text import Document
+from apps.recipes.formats.yaml_text import Document, dump
 
 GUARDED = {
     "privileged": "privileged",
@@ -304,3 +307,60 @@ def _command(body: Mapping[str, Any], nodes: int) -> list[str]:
     if body["cluster"] == "ray":
         return [*made, "--distributed-executor-backend", "ray"]
     return [*made, "--nnodes", str(nodes), *_NODE_WORDS, *_HEAD_WORDS[body["engine"]]]
+
+
+# A plan's containers
+
+_FLAGS = {
+    "--network": "network_mode",
+    "--ipc": "ipc",
+    "--shm-size": "shm_size",
+    "--user": "user",
+    "--runtime": "runtime",
+}
+_LISTS = {"--volume": "volumes", "--device": "devices", "--cap-add": "cap_add", "--security-opt": "security_opt"}
+
+
+def of_plan(plan: Plan) -> dict[str, str]:
+    """Path (NODE/compose.yaml) -> its text, of the containers that a plan starts, with the words it starts them with. Raises
+    Unwritable when there are none."""
+    found = started.of_plan(plan)
+    made: dict[str, dict[str, Any]] = {}
+    for one in found:
+        if isinstance(one, Container):
+            made.setdefault(one.node, {})[one.name] = _of_container(one)
+    if not made:
+        raise Unwritable("this plan starts no container", "Take the systemd units, or the shell script.")
+    name = _project(str(plan.spec.get("name", "")) if plan.spec else "engine")
+    after = [
+        f"# then, on {one.node}: {shlex.join(('docker', 'exec', one.container, *one.command))}\n"
+        for one in found
+        if isinstance(one, Inside) and one.container.isprintable()
+    ]
+    return {
+        f"{node}/compose.yaml": "".join(after) + dump({"name": name, "services": services})
+        for node, services in made.items()
+    }
+
+
+def _of_container(one: Container) -> dict[str, Any]:
+    made: dict[str, Any] = {"image": one.image, "container_name": one.name, "restart": "no"}
+    environment: dict[str, str] = {}
+    for option in one.options:
+        value = option.value.replace("$", "$$")
+        if option.name == "--env":
+            name, mark, given = value.partition("=")
+            environment[name] = given if mark else f"${{{name}:?a secret}}"
+        elif option.name == "--gpus":
+            made["gpus"] = value
+        elif option.name == "--ulimit":
+            limit, _, both = value.partition("=")
+            soft, _, hard = both.partition(":")
+            made.setdefault("ulimits", {})[limit] = {"soft": int(soft), "hard": int(hard or soft)}
+        elif option.name in _LISTS:
+            made.setdefault(_LISTS[option.name], []).append(value)
+        else:
+            made[_FLAGS.get(option.name, option.name.lstrip("-").replace("-", "_"))] = value
+    made["environment"] = environment
+    made["command"] = [word.replace("$", "$$") for word in one.command]
+    return {key: value for key, value in made.items() if value != {}}

@@ -30,6 +30,7 @@ KINDS = {
     "path": "A folder of the node, chosen by the recipe.",
     "option": "A further option for docker, whose effect nobody here has judged.",
     "trust": "Runs Python code that comes with the model, or from a module that is named here.",
+    "node": "A value that differs from node to node. sparkweb takes it from each node's own facts; this would overrule that.",
     "environment": "A variable that makes programs load code, or send data, somewhere else.",
 }
 

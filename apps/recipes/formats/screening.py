@@ -116,14 +116,11 @@ def _variable(
         draft.keep(kept, value)
         said = f"{name} takes its value from whoever starts it; here nobody does."
         draft.note(where, said, "Add it to the environment with its value.", line=line)
-    elif name in PER_NODE:
-        draft.keep(kept, value)
-        said = f"{name} was left out: it differs from node to node, and sparkweb takes it from each node's own facts."
-        draft.note(where, said, "Add it to the environment only to overrule that on every node.", line=line)
-    elif CODE_VARIABLES.fullmatch(name):
+    elif name in PER_NODE or CODE_VARIABLES.fullmatch(name):
+        kind = "node" if name in PER_NODE else "environment"
         at = len(body["environment"]) + _held_before(draft, "environment", place)
         takes = {"environment": [[name, value]]}
-        draft.hold("environment", where, f"{name}={value}", line=line, takes=takes, place=place, at=at)
+        draft.hold(kind, where, f"{name}={value}", line=line, takes=takes, place=place, at=at)
     elif not value.replace("\t", " ").isprintable() or len(value) > ARGUMENT_SIZE:
         draft.keep(kept, value[:2000])
         draft.note(where, f"The value of {name} has several lines, or is too long; it was left out.", line=line)
@@ -139,7 +136,7 @@ def _held_before(draft: Draft, name: str, place: int) -> int:
 
 
 def _looks_secret(value: str) -> bool:
-    return mask_text(value) != value
+    return MASK.decode() in value or mask_text(value) != value
 
 
 # The engine's words
