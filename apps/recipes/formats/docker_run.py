@@ -109,7 +109,7 @@ def read(text: str) -> Draft:
         raise Unreadable("there is no docker run in it", "Paste the whole line.", line=1, field="text")
     draft = Draft("docker run", text)
     for one in commands:
-        if one is not found:
+        if one is not found and not vllm_serve.is_idle(one):
             draft.hold("shell", f"line {one.line}", one.shown, line=one.line)
     draft.body = {"runtime": "docker", "cluster": "single", "environment": [], "secrets": [], "arguments": []}
     words = words_after_run(found) or []
@@ -157,7 +157,7 @@ def _one(words: Sequence[Word], at: int) -> tuple[str, str, int]:
     name, mark, value = text.partition("=")
     if not text.startswith("--") and len(name) > 2 and text not in SWITCHES:
         name, mark, value = text[:2], "=", text[2:].removeprefix("=")  # -v/a:/b and -p8000:8000
-    long = SHORT.get(name, name)
+    long = "--interactive" if re.fullmatch(r"-[dit]{2,3}", name) else SHORT.get(name, name)
     if mark or name in SWITCHES:
         return long, value, 0
     if at >= len(words):
@@ -261,6 +261,10 @@ def take_ports(draft: Draft, body: dict[str, Any], published: Sequence[tuple[str
     """On the node's own network the engine listens where its port was published."""
     for address, outside, inside in published:
         port = vllm_serve.amount(outside)
+        if body.get("engine") == "command" and "port" not in body and vllm_serve.amount(inside):
+            body["port"] = vllm_serve.amount(inside)
+            draft.note(path, f"The program listens on {inside}: it uses the node's own network, nothing is mapped.")
+            continue
         if inside != str(body.get("port")) or port is None:
             draft.keep(path, f"{address}:{outside}:{inside}".lstrip(":"))
             continue

@@ -89,6 +89,10 @@ def _nodes(draft: Draft, fields: Fields) -> None:
     nodes = int(body.pop("nnodes", 0) or 0) or _ranks(body)
     if fields.true("solo_only"):
         nodes = 1
+        if body.get("tensor_parallel", 1) != 1:
+            said = f"On one node tensor parallel is 1, not {body['tensor_parallel']}."
+            draft.note("solo_only", said, line=fields.line("solo_only"))
+            body["tensor_parallel"] = 1
     elif fields.true("cluster_only"):
         nodes = max(2, nodes)
     draft.world_size = min(max(1, nodes), 64)

@@ -132,7 +132,10 @@ class Draft:
             self._notes.append(said)
 
     def keep(self, path: str, value: Any) -> None:
-        """Remember what has no place in the body."""
+        """Remember what has no place in the body. What stands at a path several times becomes a list."""
+        if path in self.extra and self.extra[path] != value:
+            before = self.extra[path]
+            value = [*(before if isinstance(before, list) else [before]), value]
         self.extra[path] = value
 
     def hide(self, value: str, line: int = 0) -> None:

@@ -20,6 +20,8 @@ _SNAPSHOT = re.compile(r"/hub/models--(?P<owner>[^/]+?)--(?P<name>[^/]+)/")
 _HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _SUFFIXED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMgG])")
 _SCALE = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+# Names of folders that hold models and are nobody's name at a hub.
+SHELVES = ("models", "model", "weights", "data", "hub", "gguf", "llm", "llms", "checkpoints", "cache", "huggingface")
 LIMITED_PREFIXES = ("exec", "nohup", "time", "command")
 
 # Options of each engine that are fields of a Spec.
@@ -101,9 +103,14 @@ def find(commands: Sequence[Simple]) -> tuple[EngineLine | None, tuple[Word, ...
             found = made
         elif one.words and all(_ASSIGNED.fullmatch(word.text) for word in _after_export(one)):
             exported += _after_export(one)
-        elif one.texts[:1] != ("set",) or any(not text.startswith(("-", "+")) for text in one.texts[1:]):
+        elif not is_idle(one):
             others.append(one)
     return found, tuple(exported), tuple(others)
+
+
+def is_idle(one: Simple) -> bool:
+    """Whether a command by itself does nothing: `true`, `:`, and the shell's own `set -eu`."""
+    return one.texts in (("true",), (":",)) or one.texts[:1] == ("set",)
 
 
 def _after_export(one: Simple) -> tuple[Word, ...]:
@@ -342,7 +349,7 @@ def model_of_path(path: str) -> str:
     parts = [part for part in path.rstrip("/").split("/") if part not in ("", "~", ".", "..")]
     last = parts[-1] if parts else ""
     both = "/".join(parts[-2:])
-    if last.endswith(".gguf") or not _HUB.fullmatch(both) or len(parts) < 3:
+    if last.endswith(".gguf") or not _HUB.fullmatch(both) or len(parts) < 3 or parts[-2].lower() in SHELVES:
         return re.sub(r"[^A-Za-z0-9._-]", "-", last.removesuffix(".gguf")).lstrip("._-")[:96]
     return both
 
@@ -380,6 +387,7 @@ def read(text: str) -> Draft:
     draft.body = {"runtime": "process", "cluster": "single", "environment": [], "secrets": [], "arguments": []}
     if line.engine != "command":
         draft.body["executable"] = line.program
+        draft.lines["executable"] = line.line
     for one in others:
         draft.hold("shell", f"line {one.line}", one.shown, line=one.line)
     for word in (*exported, *line.environment):
