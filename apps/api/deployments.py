@@ -20,6 +20,7 @@ from apps.api.schemas import (
     DeploymentOut,
     Deployments,
     DeploymentWithSpec,
+    ExportedFiles,
     IdempotencyKey,
     Limit,
     PlanBody,
@@ -41,8 +42,9 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.plan.spec import Clear
+from apps.recipes import exports
 from apps.recipes.models import Recipe
-from apps.recipes.services import current_version
+from apps.recipes.services import version_of
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
 
@@ -154,7 +156,7 @@ def create_deployment(request: HttpRequest, body: DeploymentBody) -> Status[Depl
     """Make a deployment: the recipe's newest version with the fields of `spec` over it. Nothing runs yet."""
     recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
     recipe = None if body.recipe is None else by_reference(recipes, body.recipe, field="recipe", names=("slug", "name"))
-    version = current_version(recipe) if recipe else None
+    version = version_of(recipe, body.recipe_version) if recipe else None
     start: dict[str, Any] = version.body if version else {"model": "", "model_path": ""}
     with _fields_under_spec():
         made = services.create(
@@ -247,6 +249,15 @@ def plan_deployment(request: HttpRequest, deployment_id: int, body: PlanBody | N
     deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
     asked = body or PlanBody()
     return planned.shown(runs.preview(actor_of(request), deployment, story=asked.story, clear=_clear(asked.clear)))
+
+
+@router.get("deployments/{int:deployment_id}/export/{form}", response=ExportedFiles)
+@allow("plan")
+def export_deployment(request: HttpRequest, deployment_id: int, form: str) -> ExportedFiles:
+    """What its launch would run now, without sparkweb: a shell script, compose files or systemd units by node."""
+    deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    plan = runs.preview(actor_of(request), deployment, story="launch")
+    return ExportedFiles(format=form, files=exports.of_plan(plan, form))
 
 
 def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody, key: str | None) -> Status[Started]:

@@ -36,6 +36,19 @@ def current_version(recipe: Recipe) -> RecipeVersion:
     return recipe.versions.latest("number")
 
 
+def version_of(recipe: Recipe, number: int | None) -> RecipeVersion:
+    """A version by its number, the newest for None. Raises Refused (404)."""
+    if number is None:
+        return current_version(recipe)
+    found = recipe.versions.filter(number=number).first() if 0 < number < 1 << 31 else None
+    if found is None:
+        remedy = "Look at the recipe for those that exist."
+        raise Refused(
+            "not_found", f"{recipe.name} has no version {str(number)[:20]}.", field="version", status=404, remedy=remedy
+        )
+    return found
+
+
 @transaction.atomic
 def load_shipped() -> int:
     """Bring the recipes that come with sparkweb into the database; a changed file becomes a new version. Returns how many changed."""
