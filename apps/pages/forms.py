@@ -82,6 +82,11 @@ def shown(body: Mapping[str, Any]) -> dict[str, str]:
     return made
 
 
+def beyond(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a body that no input shows, such as further services: a form must not lose them."""
+    return {name: value for name, value in body.items() if name not in FIELDS}
+
+
 def typed(post: QueryDict) -> dict[str, str]:
     """What stands in the inputs now, as it was typed."""
     return {name: post.get(name, "") for name in FIELDS}
