@@ -150,7 +150,7 @@ def _yaml(typed: Typed) -> str:
 
 def _sides(typed: Typed, text: str) -> dict[str, Any]:
     try:
-        values = forms.shown(typed.body)
+        values = forms.shown({**bodies.DEFAULTS, **typed.body})
     except (TypeError, ValueError, KeyError, IndexError):
         values = {}
     count = text.count("\n") + 1
@@ -158,7 +158,11 @@ def _sides(typed: Typed, text: str) -> dict[str, Any]:
         "typed": typed,
         "main": [{"field": field, "value": values.get(field.name, "")} for field in forms.MAIN],
         "further": [{"field": field, "value": values.get(field.name, "")} for field in forms.FURTHER],
-        "beyond": [word(name) for name in typed.body if name not in forms.FIELDS],
+        "beyond": [
+            word(name)
+            for name, value in typed.body.items()
+            if name not in forms.FIELDS and value != bodies.DEFAULTS.get(name)
+        ],
         "yaml": text,
         "rows": max(count + 2, 24),
         "numbers": "\n".join(str(number) for number in range(1, max(count, 24) + SPARE_LINES)),

@@ -122,12 +122,17 @@ def shown(body: Mapping[str, Any], world_size: int) -> dict[str, Any]:
     }
 
 
+ALWAYS = ("model", "engine", "runtime", "cluster", "port", "tensor_parallel")
+
+
 def fields_of(body: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """(label, value, whether it is code) of every field that has a value."""
+    """(label, value, whether it is code) of every field that differs from a Spec's own values, and of those that say most."""
+    body = {name: body.get(name, bodies.DEFAULTS.get(name)) for name in bodies.FIELDS}
     texts = forms.shown(body)
     made = []
     for name in bodies.FIELDS:
-        if name == "services" or body.get(name) in (None, "", [], ()):
+        usual = body[name] == bodies.DEFAULTS.get(name, "") and name not in ALWAYS
+        if name == "services" or usual or body[name] in (None, "", [], ()):
             continue
         field = forms.FIELDS.get(name)
         code = field is not None and field.kind in ("lines", "pairs", "secrets")
@@ -150,7 +155,8 @@ def _decisions(request: HttpRequest, version: RecipeVersion) -> dict[str, Any]:
     approver = may(actor_of(request), "approve_recipes")
     items = [item_of(item, approver) for item in version.quarantine]
     return {
-        "waiting": [item for item in items if not item["decision"]],
+        "waiting": sorted((item for item in items if not item["decision"]), key=lambda item: not item["adds"]),
+        "takeable": sum(1 for item in items if item["adds"] and not item["decision"]),
         "decided": [item for item in items if item["decision"]],
         "approver": approver,
     }

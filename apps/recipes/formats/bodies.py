@@ -67,5 +67,9 @@ def compact(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored(body: Mapping[str, Any]) -> dict[str, Any]:
-    """As a version keeps it: `compact`, with the two fields that a Spec has no defaults for."""
-    return _filled(compact(body))
+    """As a version keeps it: every field with its value, so that it stays the same when a Spec's defaults change. What can't be
+    read is kept as it stands."""
+    try:
+        return normal(body)
+    except (TypeError, ValueError, AttributeError, KeyError):
+        return _filled(body)
