@@ -112,7 +112,7 @@ def list_nodes(request: HttpRequest, name: Word = "", after: After = None, limit
 
 @router.post("nodes", response={201: NodeOut})
 @allow("edit_nodes")
-def add_node(request: HttpRequest, body: NodeBody) -> Status[NodeOut]:
+def add_node(request: HttpRequest, body: NodeBody, idempotency_key: IdempotencyKey = None) -> Status[NodeOut]:
     """Register a node. A worker asks its door for host keys (up to 40 s); compare `host_keys` and confirm one."""
     credential = by_reference(Credential.objects.all(), body.credential, field="credential")
     jump = None if body.jump is None else by_reference(Node.objects.all(), body.jump, field="jump")
@@ -124,6 +124,7 @@ def add_node(request: HttpRequest, body: NodeBody) -> Status[NodeOut]:
         user=body.user,
         credential=credential,
         jump=jump,
+        idempotency_key=idempotency_key or "",
     )
     return Status(201, NodeOut(**_fields(by_id(_rows(), made.pk))))
 

@@ -95,46 +95,75 @@ def enrol(
     user: str,
     credential: Credential,
     jump: Node | None,
+    idempotency_key: str = "",
 ) -> Node:
     """Ask a worker which host keys the door shows, then store the node, unconfirmed. Raises Refused; then nothing is stored.
 
-    Waits up to SCAN_WAIT_S for the worker; must not be called inside a transaction.
+    Waits up to SCAN_WAIT_S for the worker; must not be called inside a transaction. The same key again looks at nothing anew: it
+    gives the node that the first request stored, or the refusal that it met.
     """
-    name, address, number, user = inventory.check_node(name=name, address=address, port=port, user=user, jump=jump)
-    _need_worker()
-    run = _new_run(
-        actor,
-        "scan",
-        parameters={
-            "name": name,
-            "address": address,
-            "port": number,
-            "user": user,
-            "credential": credential.pk,
-            "jump": jump.pk if jump else None,
-        },
-    )
-    wake(run.pk)
+    wish = {
+        "name": name.strip(),
+        "address": address.strip(),
+        "port": str(port),
+        "user": user.strip(),
+        "credential": credential.pk,
+        "jump": jump.pk if jump else None,
+    }
+    run = _scan_of(actor, idempotency_key, wish)
+    if run is None:
+        name, address, number, user = inventory.check_node(name=name, address=address, port=port, user=user, jump=jump)
+        _need_worker()
+        run = _first_scan(actor, idempotency_key, wish, name=name, address=address, port=number, user=user)
+        wake(run.pk)
     run = _wait(run, SCAN_WAIT_S)
+    asked = run.parameters
     if run.state != Run.State.SUCCEEDED:
         reason = REASONS.get(run.reason or "")
         raise Refused(
             run.reason or "internal",
             reason.sentence if reason else "The node could not be looked at.",
-            field=_field_of(run.reason or "", port=number),
+            field=_field_of(run.reason or "", port=asked["port"]),
             evidence=run.evidence,
             remedy=reason.remedy if reason else "Look at the worker's log.",
         )
-    return inventory.add_node(
-        actor,
-        name=name,
-        address=address,
-        port=number,
-        user=user,
-        credential=credential,
-        jump=jump,
-        found=run.outcome["host_keys"],
-    )
+    with transaction.atomic():  # two requests with one key: the second waits here and finds the node of the first
+        run = Run.objects.select_for_update().get(pk=run.pk)
+        if stored := Node.objects.filter(pk=run.outcome.get("node")).first():
+            return stored
+        node = inventory.add_node(
+            actor,
+            name=asked["name"],
+            address=asked["address"],
+            port=asked["port"],
+            user=asked["user"],
+            credential=credential,
+            jump=jump,
+            found=run.outcome["host_keys"],
+        )
+        Run.objects.filter(pk=run.pk).update(outcome={**run.outcome, "node": node.pk})
+    return node
+
+
+def _scan_of(actor: Actor, idempotency_key: str, wish: Mapping[str, Any]) -> Run | None:
+    """The look at a new node's door that this actor asked for with this key and these words."""
+    run = same_request(actor, idempotency_key, story="scan")
+    if run is not None and run.parameters.get("wish") != wish:
+        raise _reused(run)
+    return run
+
+
+def _first_scan(actor: Actor, idempotency_key: str, wish: Mapping[str, Any], **checked: Any) -> Run:
+    """A new look at a door; of two requests that come at once with one key, both get the same."""
+    parameters = {**wish, **checked, "wish": wish}
+    try:
+        with transaction.atomic():
+            return _new_run(actor, "scan", parameters=parameters, idempotency_key=idempotency_key or None)
+    except IntegrityError:
+        run = _scan_of(actor, idempotency_key, wish)
+        if run is None:
+            raise
+        return run
 
 
 def _field_of(reason: str, *, port: int) -> str:
@@ -285,7 +314,11 @@ def same_request(
     same = same and digest in ("", run.digest)
     if same and (nodes is None or list(nodes) == _nodes_of(run)):
         return run
-    raise Refused(
+    raise _reused(run)
+
+
+def _reused(run: Run) -> Refused:
+    return Refused(
         "idempotency_key_reused",
         f"This key started run {run.pk}, a {run.story}, with another request.",
         field="Idempotency-Key",
