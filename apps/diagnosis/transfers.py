@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Rule, counted
 from apps.diagnosis.signs import EFFECT, ROOT, Sign, number
-from apps.diagnosis.story import Act, Line, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 MOST_LAYERS = 512
 
@@ -35,7 +37,7 @@ def _size(text: str) -> int:
     return int(re.sub(r"\D", "", text))
 
 
-def _rsync_frame(story: Story, match: re.Match[str], line: Line) -> None:
+def _rsync_frame(story: Story, match: Found, line: Line) -> None:
     size, percent = _size(match["bytes"]), int(match["pct"])
     story.fact(bytes=size, pct=percent, rate=match["rate"], eta=match["eta"], done=False)
     if match["left"] is not None:
@@ -49,14 +51,14 @@ def _rsync_frame(story: Story, match: re.Match[str], line: Line) -> None:
     _advance(story, "copying", percent / 100, size, total, "bytes")
 
 
-def _rsync_end(story: Story, match: re.Match[str], line: Line) -> None:
+def _rsync_end(story: Story, match: Found, line: Line) -> None:
     story.fact(done=True)
     story.milestone("copied", line, sent_bytes=_size(match["sent"]))
     before = story.transfer
     _advance(story, "copied", 1.0, before[2] if before else None, before[2] if before else None, "bytes")
 
 
-def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
+def _hub_bars(story: Story, match: Found, line: Line) -> None:
     for bar in line.bars:
         if re.search(r"Fetching \d+ files", bar.label):
             story.votes["hf"] += 3
@@ -78,7 +80,7 @@ def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
 _XET = re.compile(r"\|\s*(?P<done>[\d.]+\s?[kKMGT]?)B?\s*/\s*(?P<total>[\d.]+\s?[kKMGT]?)B?")
 
 
-def _xet(story: Story, match: re.Match[str], line: Line) -> None:
+def _xet(story: Story, match: Found, line: Line) -> None:
     """The bars of hf-xet carry no brackets: `Processing Files (0 / 2) :  33%|███ | 1.32G / 4.00G, 110MB/s`."""
     sizes = _XET.search(line.text)
     if sizes is None:
@@ -90,11 +92,11 @@ def _xet(story: Story, match: re.Match[str], line: Line) -> None:
     _advance(story, "fetching", int(match["pct"]) / 100, done, total, "bytes")
 
 
-def _hub_vote(story: Story, match: re.Match[str], line: Line) -> None:
+def _hub_vote(story: Story, match: Found, line: Line) -> None:
     story.milestone("download_started", line, file=match["file"])
 
 
-def _retry_after(story: Story, match: re.Match[str], line: Line) -> None:
+def _retry_after(story: Story, match: Found, line: Line) -> None:
     found = story.signs.get(ROOT)
     if found is not None and found.reason == "hub_rate_limited":
         found.values["retry_after_s"] = int(match["seconds"])
@@ -103,7 +105,7 @@ def _retry_after(story: Story, match: re.Match[str], line: Line) -> None:
 _WORDS = {"Pull complete": "done", "Already exists": "done"}
 
 
-def _layer(story: Story, match: re.Match[str], line: Line) -> None:
+def _layer(story: Story, match: Found, line: Line) -> None:
     _count_layer(story, match["id"], there=match["state"] in _WORDS)
 
 
@@ -118,31 +120,31 @@ def _count_layer(story: Story, identity: str, *, there: bool) -> None:
     _advance(story, "pulling", min(len(done) / max(len(seen), 1), 0.99), len(done), len(seen), "layers")
 
 
-def _platform(story: Story, match: re.Match[str], line: Line) -> None:
+def _platform(story: Story, match: Found, line: Line) -> None:
     story.warn("image_platform", "The image is built for another processor than this node's", line, severity="warning")
 
 
-def _podman(story: Story, match: re.Match[str], line: Line) -> None:
+def _podman(story: Story, match: Found, line: Line) -> None:
     story.first(image=match["image"])
     story.milestone("pull_started", line, image=match["image"])
 
 
-def _blob(story: Story, match: re.Match[str], line: Line) -> None:
+def _blob(story: Story, match: Found, line: Line) -> None:
     """podman and skopeo name a layer when it begins and again when it is there."""
     _count_layer(story, match["id"], there=match["state"] is not None)
 
 
-def _podman_pulled(story: Story, match: re.Match[str], line: Line) -> None:
+def _podman_pulled(story: Story, match: Found, line: Line) -> None:
     story.milestone("pulled", line, image=story.facts.get("image"))
     _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
 
 
-def _pulling(story: Story, match: re.Match[str], line: Line) -> None:
+def _pulling(story: Story, match: Found, line: Line) -> None:
     story.first(image=f"{match['repository']}:{match['tag']}")
     story.milestone("pull_started", line, image=story.facts["image"])
 
 
-def _pulled(story: Story, match: re.Match[str], line: Line) -> None:
+def _pulled(story: Story, match: Found, line: Line) -> None:
     story.marks["image_ended"] = True
     story.milestone("pulled", line, image=match["image"])
     _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
@@ -165,7 +167,7 @@ RULES: tuple[Rule, ...] = (
         "rsync",
         "sending",
         r"^(?:sending|receiving|building) (?:incremental )?file list",
-        lambda story, match, line: None,
+        counted,
         4,
     ),
     _rule(
@@ -186,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         ),
         4,
     ),
-    _rule("rsync", "rsync", r"^rsync(?: error| warning)?: ", lambda story, match, line: None, 4),
+    _rule("rsync", "rsync", r"^rsync(?: error| warning)?: ", counted, 4),
     _rule("hf", "%|", r"%", _hub_bars, 0),
     _rule(
         "hf",
@@ -212,7 +214,7 @@ RULES: tuple[Rule, ...] = (
         ),
         3,
     ),
-    _rule("hf", "huggingface_hub", r"huggingface_hub\.", lambda story, match, line: None, 2),
+    _rule("hf", "huggingface_hub", r"huggingface_hub\.", counted, 2),
     _rule("docker-pull", "platform", r"The requested image's platform", _platform, 3),
     _rule(
         "docker-pull",
@@ -224,7 +226,7 @@ RULES: tuple[Rule, ...] = (
     _rule("docker-pull", "trying", r"^Trying to pull (?P<image>\S+?)\.\.\.", _podman, 5),
     _rule("docker-pull", "writing", r"^Writing manifest to image destination", _podman_pulled, 3),
     _rule("hf", "downloading", r"Downloading '(?P<file>[^']{1,400})' to '", _hub_vote, 4),
-    _rule("hf", "download", r"(?:huggingface-cli|hf) download", lambda story, match, line: None, 3),
+    _rule("hf", "download", r"(?:huggingface-cli|hf) download", counted, 3),
     _rule("hf", "retry", r"Retry after (?P<seconds>\d{1,6}) seconds", _retry_after, 1),
     *(
         _rule("docker-pull", trigger, _LAYER, _layer, 2)
@@ -252,7 +254,7 @@ _CODES = {
 _CODES |= {23: "partial_copy", 24: "partial_copy"}
 
 
-def _code(match: re.Match[str]) -> dict[str, object]:
+def _code(match: Found) -> dict[str, object]:
     code = number(match["code"])
     return {"code": code, "cause": _CODES.get(code, "copy_interrupted")}
 
