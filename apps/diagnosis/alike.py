@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-_BLUR = bytes.maketrans(b"123456789", b"000000000")
+MOST_SHAPES, LONGEST_SHAPE = 4096, 512  # shapes that are remembered, and the bytes of the longest of them
+BLUR = bytes.maketrans(b"123456789", b"000000000")
 _COUNTS = re.compile(r"(?<!\\)\{(?:\d+(?:,\d*)?|,\d+)\}")
 _LOOKS_AROUND = re.compile(r"\(\?<?!")
 _OTHER_DIGITS = re.compile(r"\\[\dux]|\(\?P<[A-Za-z_]*\d")  # of groups, code points and names
@@ -20,7 +21,7 @@ _OTHER_DIGITS = re.compile(r"\\[\dux]|\(\?P<[A-Za-z_]*\d")  # of groups, code po
 
 def shape_of(line: bytes) -> bytes:
     """The line with a 0 for every digit."""
-    return line.translate(_BLUR)
+    return line.translate(BLUR)
 
 
 def blurred(text: str) -> str:
@@ -72,4 +73,5 @@ class Found:
         return None if start < 0 else self._text[start:end]
 
     def groupdict(self) -> dict[str, str | Any]:
-        return {name: self[name] for name in self._places}
+        text = self._text
+        return {name: None if start < 0 else text[start:end] for name, (start, end) in self._places.items()}

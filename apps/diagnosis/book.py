@@ -14,7 +14,7 @@ from typing import NamedTuple
 from apps.diagnosis.alike import Found, Places, any_digits, names_digits, places_of, shape_of
 from apps.diagnosis.lines import LONGEST, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
-from apps.diagnosis.story import Line, Story
+from apps.diagnosis.story import STAMP, Line, Story
 
 Act = Callable[[Story, Found, Line], None]
 
@@ -114,6 +114,7 @@ class Shape:
     signs: tuple[Signed, ...] = ()
     unfinished: tuple[Sign, ...] = ()  # signs that begin here and may go on in the next lines
     exception: bool = False
+    stamped: bool = False  # has a time stamp
     only_a_bar: bool = False  # all that it says is how far a bar is: the next frame of that bar says it again
 
 
@@ -200,6 +201,7 @@ class Book:
             signs=tuple(signs),
             unfinished=tuple(unfinished),
             exception=exception,
+            stamped=STAMP.search(text, 0, 200) is not None,
             only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from apps.diagnosis.alike import Found, Places, places_of, shape_of
+from apps.diagnosis.alike import BLUR, LONGEST_SHAPE, MOST_SHAPES, Found, Places, places_of, shape_of
 from apps.diagnosis.book import GENERIC, SIGN_VOTES, VLLM_PROCESSES, Book, Rule, Shape
 from apps.diagnosis.frames import superseded
 from apps.diagnosis.lines import NOBODY, Origin, Splitter, clean, origin_of, uncarried
@@ -16,7 +16,6 @@ from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import Sign
 from apps.diagnosis.story import Line, Story, rank_of, tell
 
-MOST_SHAPES, LONGEST_SHAPE = 4096, 512  # shapes that are remembered, and the bytes of the longest of them
 MOST_ORIGINS = 4096
 FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
@@ -73,9 +72,11 @@ class LogReader:
             if story.ready and _serves(raw):
                 self._only_goes_on(raw)
                 continue
-            shape = shapes.get(shape_of(raw))
-            if shape is None or shape.wrapped_up:
-                raw, shape = self._shape(raw)
+            shape = shapes.get(raw.translate(BLUR))
+            if shape is None:
+                shape = self._remembered(shapes, raw, carried=True)
+            if shape.wrapped_up:
+                raw, shape = self._freed_of_wrapping(raw)
             if shape.nothing:
                 self._pass_by(raw, shape)
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
@@ -96,8 +97,12 @@ class LogReader:
         shape = self._remembered(self._shapes, raw, carried=True)
         if not shape.wrapped_up:
             return raw, shape
+        return self._freed_of_wrapping(raw)
+
+    def _freed_of_wrapping(self, raw: bytes) -> tuple[bytes, Shape]:
         raw = clean(uncarried(clean(raw)))
-        return raw, self._remembered(self._freed, raw, carried=False)
+        shape = self._freed.get(raw.translate(BLUR))
+        return raw, shape or self._remembered(self._freed, raw, carried=False)
 
     def _remembered(self, shapes: dict[bytes, Shape], raw: bytes, *, carried: bool) -> Shape:
         blurred = shape_of(raw)
@@ -116,12 +121,12 @@ class LogReader:
         text = whole[at:] if at else whole
         origin = NOBODY if at == shape.prefix_at else self._origin(whole[shape.prefix_at : at])
         if not shape.bars:
-            return Line(number, text, origin, rank_of(self._story, origin))
+            return Line(number, text, origin, rank_of(self._story, origin), (), shape.stamped)
         if origin is NOBODY:
             # A bar without a prefix of its own belongs to whoever printed the prefix before its first \r.
             origin = self._owner
         bars = tuple([places.read(text) for places in shape.bars])
-        return Line(number, text, origin, rank_of(self._story, origin), bars)
+        return Line(number, text, origin, rank_of(self._story, origin), bars, shape.stamped)
 
     def _origin(self, prefix: str) -> Origin:
         origin = self._origins.get(prefix)

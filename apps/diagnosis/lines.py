@@ -77,6 +77,7 @@ _CARRIED = re.compile(
     rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |\Z))?"
 )
 _JSON_LINE = re.compile(rb"\{\s*\"(?:log|message|msg|line|MESSAGE|stream|time|timestamp|ts|_[A-Z_]+|[A-Z_]+)\"\s*:")
+_PARSE = json.JSONDecoder().decode  # as json.loads, which first guesses at the encoding
 _SAID_IN = ("log", "MESSAGE", "message", "msg", "line")
 
 
@@ -110,13 +111,14 @@ def uncarried(line: bytes) -> bytes:
 
 def _said_in_json(line: bytes) -> bytes:
     try:
-        parsed = json.loads(line)
+        parsed = _PARSE(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return line
-    if not isinstance(parsed, dict):
-        return line
-    said = next((parsed[name] for name in _SAID_IN if isinstance(parsed.get(name), str)), None)
-    return line if said is None else said.strip("\r\n").replace("\n", " ").encode("utf-8", "replace")
+    for name in _SAID_IN:
+        said = parsed.get(name)
+        if isinstance(said, str):
+            return said.strip("\r\n").replace("\n", " ").encode("utf-8", "replace")
+    return line
 
 
 def words(line: bytes) -> list[bytes]:
@@ -133,7 +135,6 @@ class Bar(NamedTuple):
     done: float
     total: float | None
     unit: str  # items or bytes
-    elapsed_s: int
     seconds_per_item: float | None
     rate: str
 
@@ -141,25 +142,21 @@ class Bar(NamedTuple):
 _BAR = re.compile(
     r"(?P<percent>\d{1,3})%(?: Completed "
     r"\||\|[^|\n]{0,400}\|)\s{0,4}(?P<done>[\d.]{1,20}[kKMGTP]?)(?:i?B)?/(?P<total>[\d.]{1,20}[kKMGTP]?|\?)(?:i?B)?"
-    r"\s{0,4}\[(?P<elapsed>[\d:]{1,12})<(?P<left>[^,\]]{1,20})(?:,\s{0,4}(?P<rate>[^\],]{0,40}))?[^\]]{0,80}\]"
+    r"\s{0,4}\[[\d:]{1,12}<[^,\]]{1,20}(?:,\s{0,4}(?P<rate>[^\],]{0,40}))?[^\]]{0,80}\]"
 )
 _RATE = re.compile(r"(?P<figure>[\d.]+\s*[kKMGTP]?)(?P<per>s/\w+|\w+/s)")
 _SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 def _number(text: str) -> float:
-    scale = _SCALE.get(text[-1], 1.0) if not text[-1].isdigit() else 1.0
     try:
-        return float(text.rstrip("kKMGTP")) * scale
+        return float(text)
+    except ValueError:
+        pass  # with a scale behind it, or no figure at all
+    try:
+        return float(text.rstrip("kKMGTP")) * _SCALE.get(text[-1], 1.0)
     except ValueError:
         return 0.0
-
-
-def _elapsed(text: str) -> int:
-    total = 0
-    for part in text.split(":"):
-        total = total * 60 + (int(part) if part.isdigit() else 0)
-    return total
 
 
 class BarPlaces(NamedTuple):
@@ -170,20 +167,18 @@ class BarPlaces(NamedTuple):
     done: tuple[int, int]
     total: tuple[int, int] | None
     unit: str
-    elapsed: tuple[int, int]
     rate: tuple[int, int]
     speed: tuple[int, int] | None  # the figure in the rate
     per_item: bool  # whether that is seconds an item
 
     def read(self, text: str) -> Bar:
-        label, percent, done, total, unit, elapsed, rate, _, _ = self
+        label, percent, done, total, unit, rate, _, _ = self
         return Bar(
             text[label[0] : label[1]],
             min(int(text[percent[0] : percent[1]]), 100),
             _number(text[done[0] : done[1]]),
             None if total is None else _number(text[total[0] : total[1]]),
             unit,
-            _elapsed(text[elapsed[0] : elapsed[1]]),
             self._seconds_per_item(text),
             text[rate[0] : rate[1]],
         )
@@ -210,7 +205,6 @@ def bar_places(text: str) -> Iterator[BarPlaces]:
             done=match.span("done"),
             total=None if total == "?" else match.span("total"),
             unit="bytes" if total[-1] in "kKMGTP" or "B/s" in rate else "items",
-            elapsed=match.span("elapsed"),
             rate=match.span("rate") if match["rate"] else (0, 0),
             speed=(rate_at + speed.start("figure"), rate_at + speed.end("figure")) if speed else None,
             per_item=speed is not None and speed["per"].startswith("s/"),

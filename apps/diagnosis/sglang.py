@@ -23,7 +23,7 @@ def _rank(line: Line) -> int | None:
 
 
 def _of_rank(line: Line) -> Line:
-    return Line(line.number, line.text, line.origin, _rank(line), line.bars)
+    return Line(line.number, line.text, line.origin, _rank(line), line.bars, line.stamped)
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:

@@ -29,6 +29,7 @@ class Line:
     origin: Origin
     rank: int | None
     bars: tuple[Bar, ...] = ()
+    stamped: bool = True  # whether there may be a time stamp in it
 
 
 @dataclass
@@ -106,7 +107,7 @@ class Story:
         before = self.load.phase
         self.load.enter(phase, share)
         if self.load.phase != before or not self.entered:
-            stamp = clock_of(line.text)
+            stamp = clock_of(line.text) if line.stamped else None
             self.clock = stamp if stamp is not None else self.clock
             if self.clock is not None:
                 self.entered.setdefault(self.load.phase, self.clock)
@@ -179,12 +180,12 @@ def shorten(text: str) -> str:
     return plain if len(plain) <= EVIDENCE else plain[: EVIDENCE - 1] + "…"
 
 
-_STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 
 
 def clock_of(text: str) -> float | None:
     """Seconds of the first time stamp in the line, comparable within one year."""
-    match = _STAMP.search(text[:200])
+    match = STAMP.search(text, 0, 200)
     if match is None:
         return None
     _, month, day, hour, minute, second = match.groups()

@@ -38,17 +38,16 @@ def _size(text: str) -> int:
 
 
 def _rsync_frame(story: Story, match: Found, line: Line) -> None:
-    size, percent = _size(match["bytes"]), int(match["pct"])
-    story.fact(bytes=size, pct=percent, rate=match["rate"], eta=match["eta"], done=False)
-    if match["left"] is not None:
-        left, found = int(match["left"]), int(match["all"])
-        story.fact(
-            files_done=int(match["files"]),
-            to_check=[left, found],
-            done=left == 0 and percent == 100 and match["list"] == "to",
-        )
-    total = round(size * 100 / percent) if percent else None
-    _advance(story, "copying", percent / 100, size, total, "bytes")
+    shown = match.groupdict()
+    size, percent = _size(shown["bytes"]), int(shown["pct"])
+    facts = story.facts
+    facts["bytes"], facts["pct"], facts["rate"], facts["eta"] = size, percent, shown["rate"], shown["eta"]
+    facts["done"] = False
+    if shown["left"] is not None:
+        left = int(shown["left"])
+        facts["files_done"], facts["to_check"] = int(shown["files"]), [left, int(shown["all"])]
+        facts["done"] = left == 0 and percent == 100 and shown["list"] == "to"
+    _advance(story, "copying", percent / 100, size, round(size * 100 / percent) if percent else None, "bytes")
 
 
 def _rsync_end(story: Story, match: Found, line: Line) -> None:
@@ -58,18 +57,25 @@ def _rsync_end(story: Story, match: Found, line: Line) -> None:
     _advance(story, "copied", 1.0, before[2] if before else None, before[2] if before else None, "bytes")
 
 
+_FETCHING = re.compile(r"Fetching \d+ files")
+_DOWNLOADED = re.compile(r"Download(?:ing|ed| complete)\b")
+_OF_A_MODEL = re.compile(r"\.(?:safetensors|bin|gguf|json|txt|model|pt|pth)$")
+
+
 def _hub_bars(story: Story, match: Found, line: Line) -> None:
     for bar in line.bars:
-        if re.search(r"Fetching \d+ files", bar.label):
+        if "Fetching" in bar.label and _FETCHING.search(bar.label):
             story.votes["hf"] += 3
             story.fact(files=[round(bar.done), round(bar.total or 0)])
             share = bar.done / bar.total if bar.total else 0.0
             _advance(story, "fetching", share, round(bar.done), round(bar.total or 0), "files")
-        elif bar.unit == "bytes" and re.search(r"^Download(?:ing|ed| complete)\b", bar.label):
+        elif bar.unit != "bytes":
+            continue
+        elif _DOWNLOADED.match(bar.label):
             story.votes["hf"] += 3
             story.fact(bytes=round(bar.done), pct=bar.percent, rate=bar.rate.strip())
             _advance(story, "fetching", bar.percent / 100, round(bar.done), round(bar.total or 0), "bytes")
-        elif bar.unit == "bytes" and re.search(r"\.(?:safetensors|bin|gguf|json|txt|model|pt|pth)$", bar.label):
+        elif _OF_A_MODEL.search(bar.label):
             story.votes["hf"] += 1
             name = bar.label.rsplit(" ", 1)[-1]
             story.fact(current={"file": name, "pct": bar.percent, "rate": bar.rate.strip()})
@@ -110,11 +116,11 @@ def _layer(story: Story, match: Found, line: Line) -> None:
 
 
 def _count_layer(story: Story, identity: str, *, there: bool) -> None:
-    seen, done = story.marks.setdefault("layers", []), story.marks.setdefault("layers_done", [])
-    if identity not in seen and len(seen) < MOST_LAYERS:
-        seen.append(identity)
-    if there and identity not in done and len(done) < MOST_LAYERS:
-        done.append(identity)
+    seen, done = story.marks.setdefault("layers", set()), story.marks.setdefault("layers_done", set())
+    if len(seen) < MOST_LAYERS:
+        seen.add(identity)
+    if there and len(done) < MOST_LAYERS:
+        done.add(identity)
     story.fact(layers=len(seen), done=len(done))
     # New layers may still be named while the first are done, and the end is said by its own line.
     _advance(story, "pulling", min(len(done) / max(len(seen), 1), 0.99), len(done), len(seen), "layers")
