@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from apps.diagnosis.alike import Found, Places, any_digits, names_digits, places_of, shape_of
+from apps.diagnosis.alike import Found, Places, any_digits, literal_in, names_digits, places_of, shape_of
 from apps.diagnosis.lines import LONGEST, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
 from apps.diagnosis.story import STAMP, Line, Story
@@ -67,7 +67,7 @@ _SGLANG_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
 )
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
-_SECTION_BEGINS = frozenset({b"0", b"{"})
+_SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
 
 
@@ -76,19 +76,25 @@ class _Search(NamedTuple):
 
     pattern: re.Pattern[str] | None  # None: only the lines themselves tell
     sure: bool
+    literal: str  # stands in whatever the pattern matches
 
     @classmethod
     def of(cls, pattern: re.Pattern[str]) -> _Search:
-        return cls(any_digits(pattern), False) if names_digits(pattern.pattern) else cls(pattern, True)
+        sure = not names_digits(pattern.pattern)
+        searched = pattern if sure else any_digits(pattern)
+        return cls(searched, sure, literal_in(searched) if searched else "")
 
     def __call__(self, text: str) -> tuple[bool, Places | None]:
         """(whether a line may match, the places if they are the same in every line)."""
-        if self.pattern is None:
+        pattern, sure, literal = self
+        if pattern is None:
             return True, None
-        match = self.pattern.search(text)
+        if literal not in text:
+            return False, None
+        match = pattern.search(text)
         if match is None:
             return False, None
-        return True, places_of(match) if self.sure else None
+        return True, places_of(match) if sure else None
 
 
 # A rule or a sign, and where its groups stand; None: each line has to be searched.
@@ -151,7 +157,7 @@ class Book:
         )
 
     def shape(self, line: bytes, *, carried: bool = True) -> Shape:
-        """Search one line whose digits are blurred. `carried`: it may stand in what carried it to us."""
+        """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
         carrier = carrier_of(line) if carried else 0
         if b"\x1b" in line or len(line) > LONGEST or (carried and speaks_json(line, carrier)):
             return _WRAPPED_UP
@@ -160,7 +166,7 @@ class Book:
         owns = line[-1:] in b") \t" and b"pid=" in line
         if b'File "' in line and _PATH_LINE.search(line) and line.rpartition(b" ")[2] not in self.in_paths:
             return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else _NOTHING
-        found = self.triggers.intersection(words(line))
+        found = self.triggers.intersection(words(shape_of(line)))
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
         exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
         spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
