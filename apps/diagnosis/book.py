@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from apps.diagnosis.alike import Found, Places, any_digits, literal_in, names_digits, places_of, shape_of
+from apps.diagnosis.alike import (
+    LONGEST_SHAPE,
+    MOST_SHAPES,
+    Found,
+    Places,
+    any_digits,
+    literal_in,
+    names_digits,
+    places_of,
+    shape_of,
+)
 from apps.diagnosis.lines import LONGEST, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
 from apps.diagnosis.story import STAMP, Line, Story
@@ -84,18 +94,6 @@ class _Search(NamedTuple):
         searched = pattern if sure else any_digits(pattern)
         return cls(searched, sure, literal_in(searched) if searched else "")
 
-    def __call__(self, text: str) -> tuple[bool, Places | None]:
-        """(whether a line may match, the places if they are the same in every line)."""
-        pattern, sure, literal = self
-        if pattern is None:
-            return True, None
-        if literal not in text:
-            return False, None
-        match = pattern.search(text)
-        if match is None:
-            return False, None
-        return True, places_of(match) if sure else None
-
 
 # A rule or a sign, and where its groups stand; None: each line has to be searched.
 Ruled = tuple[Rule, Places | None]
@@ -124,7 +122,7 @@ class Shape:
     only_a_bar: bool = False  # all that it says is how far a bar is: the next frame of that bar says it again
 
 
-_NOTHING, _OWNS = Shape(nothing=True), Shape(nothing=True, owns=True)
+NOTHING, _OWNS = Shape(nothing=True), Shape(nothing=True, owns=True)
 _OF_A_PROCESS, _OWNS_OF_A_PROCESS = (Shape(nothing=True, of_vllm=True, owns=owns) for owns in (False, True))
 _OF_SGLANG = Shape(nothing=True, votes=(("sglang", 1),))
 _WRAPPED_UP = Shape(wrapped_up=True)
@@ -138,6 +136,10 @@ class Book:
     signs: Mapping[bytes, tuple[tuple[Sign, _Search], ...]]
     triggers: frozenset[bytes]
     in_paths: frozenset[bytes]  # those of them that tell something in the path lines of a traceback
+    # Logs repeat themselves: what was found is kept, by blurred line. Lines that were freed from what was around them are
+    # apart, since they are not freed again.
+    carried: dict[bytes, Shape] = field(default_factory=dict, compare=False, repr=False)
+    freed: dict[bytes, Shape] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
@@ -157,15 +159,27 @@ class Book:
         )
 
     def shape(self, line: bytes, *, carried: bool = True) -> Shape:
+        """What lines like this one may tell. `carried`: it may stand in what carried it to us."""
+        known, blurred = self.carried if carried else self.freed, shape_of(line)
+        shape = known.get(blurred)
+        if shape is None:
+            shape = self.search(blurred, carried=carried)
+            if len(line) <= LONGEST_SHAPE:
+                if len(known) >= MOST_SHAPES:
+                    known.clear()
+                known[blurred] = shape
+        return shape
+
+    def search(self, line: bytes, *, carried: bool = True) -> Shape:
         """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
         carrier = carrier_of(line) if carried else 0
         if b"\x1b" in line or len(line) > LONGEST or (carried and speaks_json(line, carrier)):
             return _WRAPPED_UP
         if line[-1:] == b"^" and b"^^^" in line:
-            return _NOTHING  # what a traceback points at
+            return NOTHING  # what a traceback points at
         owns = line[-1:] in b") \t" and b"pid=" in line
         if b'File "' in line and _PATH_LINE.search(line) and line.rpartition(b" ")[2] not in self.in_paths:
-            return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else _NOTHING
+            return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else NOTHING
         found = self.triggers.intersection(words(shape_of(line)))
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
         exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
@@ -177,8 +191,8 @@ class Book:
         if told is None:
             if found & _PROCESS_WORDS:
                 return _OWNS_OF_A_PROCESS if owns else _OF_A_PROCESS
-            return _OWNS if owns else _NOTHING
-        told.owns = owns and not told.bars
+            return _OWNS if owns else NOTHING
+        told.owns = owns
         return told
 
     def _told(self, line: bytes, carrier: int, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
@@ -214,20 +228,22 @@ class Book:
     def _rules(self, found: Iterable[bytes], text: str) -> list[Ruled]:
         matched: list[Ruled] = []
         for word in found:
-            for rule, search in self.rules.get(word, ()):
-                may, places = search(text)
-                if may:
-                    matched.append((rule, places))
+            for rule, (pattern, sure, literal) in self.rules.get(word, ()):
+                if pattern is None:
+                    matched.append((rule, None))
+                elif literal in text and (match := pattern.search(text)) is not None:
+                    matched.append((rule, places_of(match) if sure else None))
         return matched
 
     def _signs(self, found: Iterable[bytes], text: str) -> tuple[list[Signed], list[Sign]]:
         matched: list[Signed] = []
         unfinished = []
         for word in found:
-            for sign, search in self.signs.get(word, ()):
-                may, places = search(text)
-                if may:
-                    matched.append((sign, places))
+            for sign, (pattern, sure, literal) in self.signs.get(word, ()):
+                if pattern is None:
+                    matched.append((sign, None))
+                elif literal in text and (match := pattern.search(text)) is not None:
+                    matched.append((sign, places_of(match) if sure else None))
                 elif sign.wrapped and sign.wrapped in text and len(text) < 400:
                     unfinished.append(sign)
         return matched, unfinished

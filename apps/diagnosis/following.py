@@ -6,17 +6,18 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from apps.diagnosis.alike import BLUR, LONGEST_SHAPE, MOST_SHAPES, Found, Places, places_of, shape_of
-from apps.diagnosis.book import GENERIC, SIGN_VOTES, VLLM_PROCESSES, Book, Rule, Shape
+from apps.diagnosis.alike import BLUR, Found, Places, places_of
+from apps.diagnosis.book import GENERIC, NOTHING, SIGN_VOTES, VLLM_PROCESSES, Book, Rule, Shape
 from apps.diagnosis.frames import superseded
 from apps.diagnosis.lines import NOBODY, Origin, Splitter, clean, origin_of, uncarried
 from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import Sign
 from apps.diagnosis.story import Line, Story, rank_of, tell
 
-MOST_ORIGINS = 4096
+MOST_ORIGINS = 4096  # process prefixes that are remembered
 FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
 
@@ -31,18 +32,14 @@ class LogReader:
         self._number = 0
         self._closed = False
         self._owner = NOBODY  # of the line that a bar redraws: its prefix was printed once, before the first \r
-        # Logs repeat themselves: what lines of one shape may tell need not be searched twice. Those that were freed from
-        # what was around them are apart: they are not freed again.
-        self._shapes: dict[bytes, Shape] = {}
-        self._freed: dict[bytes, Shape] = {}
-        self._origins: dict[str, Origin] = {}
 
     def feed(self, data: bytes) -> None:
         if data:
-            self._take(self._splitter.feed(data))
+            frames = b"%" in data or b"%" in self._splitter.tail
+            self._take(self._splitter.feed(data), frames=frames)
 
     def close(self) -> None:
-        self._take(self._splitter.close())
+        self._take(self._splitter.close(), frames=False)
         self._closed = True
 
     def reading(self) -> Reading:
@@ -56,9 +53,11 @@ class LogReader:
                 take(story, shape, self._line(raw, shape, self._number + 1))
         return tell(story, self._kind, ended=self._closed)
 
-    def _take(self, lines: Sequence[bytes]) -> None:
-        story, shapes = self._story, self._shapes
-        passed = superseded(lines) if len(lines) > 2 else []
+    def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
+        """`frames`: there may be frames of bars among them."""
+        story, book = self._story, self._book
+        known = book.carried
+        passed = superseded(lines) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
         plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
         again: dict[int, int] = {}  # how often each of them was passed over
@@ -72,11 +71,12 @@ class LogReader:
             if story.ready and _serves(raw):
                 self._only_goes_on(raw)
                 continue
-            shape = shapes.get(raw.translate(BLUR))
-            if shape is None:
-                shape = self._remembered(shapes, raw, carried=True)
+            shape = known.get(raw.translate(BLUR)) or book.shape(raw)
+            if shape is NOTHING and story.open_sign is None:
+                self._owner = NOBODY
+                continue
             if shape.wrapped_up:
-                raw, shape = self._freed_of_wrapping(raw)
+                raw, shape = self._freed(raw)
             if shape.nothing:
                 self._pass_by(raw, shape)
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
@@ -93,33 +93,19 @@ class LogReader:
         self._number += len(lines)
 
     def _shape(self, raw: bytes) -> tuple[bytes, Shape]:
+        shape = self._book.shape(raw)
+        return self._freed(raw) if shape.wrapped_up else (raw, shape)
+
+    def _freed(self, raw: bytes) -> tuple[bytes, Shape]:
         """The line without colours and the JSON around it, and its shape."""
-        shape = self._remembered(self._shapes, raw, carried=True)
-        if not shape.wrapped_up:
-            return raw, shape
-        return self._freed_of_wrapping(raw)
-
-    def _freed_of_wrapping(self, raw: bytes) -> tuple[bytes, Shape]:
         raw = clean(uncarried(clean(raw)))
-        shape = self._freed.get(raw.translate(BLUR))
-        return raw, shape or self._remembered(self._freed, raw, carried=False)
-
-    def _remembered(self, shapes: dict[bytes, Shape], raw: bytes, *, carried: bool) -> Shape:
-        blurred = shape_of(raw)
-        shape = shapes.get(blurred)
-        if shape is None:
-            shape = self._book.shape(blurred, carried=carried)
-            if len(raw) <= LONGEST_SHAPE:
-                if len(shapes) >= MOST_SHAPES:
-                    shapes.clear()
-                shapes[blurred] = shape
-        return shape
+        return raw, self._book.shape(raw, carried=False)
 
     def _line(self, raw: bytes, shape: Shape, number: int) -> Line:
         whole = raw.decode("utf-8", "replace")
         at = shape.text_at
         text = whole[at:] if at else whole
-        origin = NOBODY if at == shape.prefix_at else self._origin(whole[shape.prefix_at : at])
+        origin = NOBODY if at == shape.prefix_at else _origin(whole[shape.prefix_at : at])
         if not shape.bars:
             return Line(number, text, origin, rank_of(self._story, origin), (), shape.stamped)
         if origin is NOBODY:
@@ -127,15 +113,6 @@ class LogReader:
             origin = self._owner
         bars = tuple([places.read(text) for places in shape.bars])
         return Line(number, text, origin, rank_of(self._story, origin), bars, shape.stamped)
-
-    def _origin(self, prefix: str) -> Origin:
-        origin = self._origins.get(prefix)
-        if origin is None:
-            origin = origin_of(prefix)[0]
-            if len(self._origins) >= MOST_ORIGINS:
-                self._origins.clear()
-            self._origins[prefix] = origin
-        return origin
 
     def _only_goes_on(self, raw: bytes) -> None:
         """A line that tells nothing by itself."""
@@ -155,6 +132,11 @@ class LogReader:
 
     def _go_on(self, raw: bytes) -> None:
         _go_on(self._story, origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))[1])
+
+
+@lru_cache(MOST_ORIGINS)
+def _origin(prefix: str) -> Origin:
+    return origin_of(prefix)[0]
 
 
 def _serves(raw: bytes) -> bool:

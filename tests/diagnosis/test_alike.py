@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from apps.diagnosis import following, frames, lines
 from apps.diagnosis.alike import Found, any_digits, blurred, literal_in, names_digits, places_of, shape_of
+from apps.diagnosis.book import Book
 from apps.diagnosis.explaining import BOOK, as_json, explain_all
 from apps.diagnosis.lines import bars
 
@@ -144,15 +145,17 @@ def written(line: bytes, digits: str, how: str) -> bytes:
 def each_for_itself() -> Iterator[Any]:
     """Searches every line anew and reads every frame."""
 
-    def unremembered(self: Any, shapes: Any, raw: bytes, *, carried: bool) -> Any:
-        return self._book.shape(raw, carried=carried)
-
     def read(data: bytes) -> list[dict[str, Any]]:
+        remembered = dict(BOOK.carried)
+        BOOK.carried.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(following.LogReader, "_remembered", unremembered)
-            patch.setattr(following.LogReader, "_origin", lambda self, prefix: lines.origin_of(prefix)[0])
+            patch.setattr(Book, "shape", Book.search)
+            patch.setattr(following, "_origin", lambda prefix: lines.origin_of(prefix)[0])
             patch.setattr(following, "superseded", lambda lines: [])
-            return [as_json(reading) for reading in explain_all(data)]
+            found = [as_json(reading) for reading in explain_all(data)]
+        assert not BOOK.carried
+        BOOK.carried.update(remembered)
+        return found
 
     yield read
 
