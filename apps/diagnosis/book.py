@@ -22,7 +22,7 @@ from apps.diagnosis.alike import (
     places_of,
     shape_of,
 )
-from apps.diagnosis.lines import LONGEST, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
+from apps.diagnosis.lines import LONGEST, NOBODY, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
 from apps.diagnosis.story import STAMP, Line, Story
 
@@ -207,10 +207,11 @@ class Book:
         exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
         if not (rules or signs or unfinished or in_section or exception):
             return None
-        of_sglang = _SGLANG_LINE.match(text) is not None
+        of_sglang = text[:1] == "[" and _SGLANG_LINE.match(text) is not None
         others = signs or unfinished or in_section or exception
         return Shape(
-            of_vllm=_VLLM_STAMP.match(text) is not None or origin.process.startswith(VLLM_PROCESSES),
+            of_vllm=(".py:" in text and _VLLM_STAMP.match(text) is not None)
+            or (origin is not NOBODY and origin.process.startswith(VLLM_PROCESSES)),
             of_sglang=of_sglang,
             prefix_at=carrier,
             text_at=carrier + len(uncut) - len(text),
@@ -221,7 +222,7 @@ class Book:
             signs=tuple(signs),
             unfinished=tuple(unfinished),
             exception=exception,
-            stamped=STAMP.search(text, 0, 200) is not None,
+            stamped=":" in text and STAMP.search(text, 0, 200) is not None,
             only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
 

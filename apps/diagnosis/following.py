@@ -12,7 +12,7 @@ from typing import Any
 from apps.diagnosis.alike import BLUR, Found, Places, places_of
 from apps.diagnosis.book import GENERIC, NOTHING, SIGN_VOTES, VLLM_PROCESSES, Book, Rule, Shape
 from apps.diagnosis.frames import superseded
-from apps.diagnosis.lines import NOBODY, Origin, Splitter, clean, origin_of, uncarried
+from apps.diagnosis.lines import NOBODY, Bar, Origin, Splitter, clean, origin_of, uncarried
 from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import Sign
 from apps.diagnosis.story import Line, Story, rank_of, tell
@@ -81,7 +81,7 @@ class LogReader:
                 self._pass_by(raw, shape)
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
                 continue
-            measured = Counter(story.votes) if place in before else None
+            measured = Counter(story.votes) if before and place in before else None
             take(story, shape, self._line(raw, shape, first + place))
             if measured is not None and shape.only_a_bar and story.open_sign is None:
                 plain[place] = story.votes - measured
@@ -102,17 +102,20 @@ class LogReader:
         return raw, self._book.shape(raw, carried=False)
 
     def _line(self, raw: bytes, shape: Shape, number: int) -> Line:
-        whole = raw.decode("utf-8", "replace")
-        at = shape.text_at
-        text = whole[at:] if at else whole
-        origin = NOBODY if at == shape.prefix_at else _origin(whole[shape.prefix_at : at])
-        if not shape.bars:
-            return Line(number, text, origin, rank_of(self._story, origin), (), shape.stamped)
-        if origin is NOBODY:
-            # A bar without a prefix of its own belongs to whoever printed the prefix before its first \r.
-            origin = self._owner
-        bars = tuple([places.read(text) for places in shape.bars])
-        return Line(number, text, origin, rank_of(self._story, origin), bars, shape.stamped)
+        text, at = raw.decode("utf-8", "replace"), shape.text_at
+        origin = NOBODY
+        if at:
+            if at != shape.prefix_at:
+                origin = _origin(text[shape.prefix_at : at])
+            text = text[at:]
+        bars: tuple[Bar, ...] = ()
+        if shape.bars:
+            bars = tuple([places.read(text) for places in shape.bars])
+            if origin is NOBODY:
+                # A bar without a prefix of its own belongs to whoever printed the prefix before its first \r.
+                origin = self._owner
+        rank = None if origin is NOBODY else rank_of(self._story, origin)
+        return Line(number, text, origin, rank, bars, shape.stamped)
 
     def _only_goes_on(self, raw: bytes) -> None:
         """A line that tells nothing by itself."""
@@ -168,10 +171,16 @@ def take(story: Story, shape: Shape, line: Line) -> None:
     if shape.of_vllm or (line.bars and line.origin.process.startswith(VLLM_PROCESSES)):
         story.marks["vllm_process"] = True
     for rule, places in shape.rules:
-        _apply(rule, places, story, line)
+        if places is None:
+            _search(rule, story, line)
+            continue
+        try:
+            rule.act(story, Found(line.text, places), line)
+        except (ValueError, OverflowError):
+            pass  # "1.2.3 GiB": figures that are none; such a line tells nothing
     if shape.in_ray_section and "ray_section" in story.marks:
         for rule, places in shape.in_ray_section:
-            _apply(rule, places, story, line, counts=True)
+            _apply(rule, places, story, line)
     for sign, places in shape.signs:
         _show(sign, places, story, line)
     if shape.unfinished and story.open_sign is None:
@@ -180,19 +189,24 @@ def take(story: Story, shape: Shape, line: Line) -> None:
         story.doubt(GENERIC, line, _speaking(story, line))
 
 
-def _apply(rule: Rule, places: Places | None, story: Story, line: Line, *, counts: bool = False) -> None:
-    """`counts`: its votes are not among those of the shape."""
+def _search(rule: Rule, story: Story, line: Line) -> None:
+    """A rule that tells digits apart: each line has to be searched."""
+    match = rule.pattern.search(line.text)
+    if match is not None:
+        _apply(rule, places_of(match), story, line)
+
+
+def _apply(rule: Rule, places: Places | None, story: Story, line: Line) -> None:
+    """A rule whose votes are not among those of the shape."""
     if places is None:
-        match = rule.pattern.search(line.text)
-        if match is None:
-            return
-        places, counts = places_of(match), True
-    if counts and rule.votes:
+        _search(rule, story, line)
+        return
+    if rule.votes:
         story.votes[rule.kind] += rule.votes
     try:
         rule.act(story, Found(line.text, places), line)
     except (ValueError, OverflowError):
-        return  # "1.2.3 GiB": figures that are none; such a line tells nothing
+        return
 
 
 def _show(sign: Sign, places: Places | None, story: Story, line: Line) -> None:

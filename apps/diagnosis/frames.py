@@ -70,8 +70,12 @@ _places_of = lru_cache(MOST_SHAPES)(_search)
 _LOADS = re.compile(rb"shards|Loading|Streamer|apturing|utotun|AutoTuner|Fetching")
 
 
-def _side_by_side(key: tuple[bytes, ...]) -> bool:
-    return len(key) == 3 and key[2] == b"B/s" and _LOADS.search(key[0]) is None
+def _side_by_side(key: tuple[bytes, ...]) -> str:
+    """Which bars this one may run beside; "" for one that stands alone. Of rsync's frames the short ones say nothing that
+    the long ones do not, so the last of either kind tells."""
+    if len(key) < 3:
+        return "rsync"
+    return "download" if key[2] == b"B/s" and _LOADS.search(key[0]) is None else ""
 
 
 def superseded(lines: Sequence[bytes]) -> list[int]:
@@ -80,7 +84,7 @@ def superseded(lines: Sequence[bytes]) -> list[int]:
     be those of others."""
     found = [0] * len(lines)
     bars: dict[tuple[bytes, ...], _Bar] = {}  # one, or several that run side by side
-    together = False
+    together = ""
     for place, line in enumerate(lines):
         frame = frame_of(line) if b"%" in line else None
         if frame is None:
@@ -96,7 +100,7 @@ def superseded(lines: Sequence[bytes]) -> list[int]:
             continue
         if known is None:
             beside = _side_by_side(key)
-            if not (beside and together):
+            if not beside or beside != together:
                 bars.clear()
             together = beside
         bars[key] = _Bar(place, percent, done)

@@ -19,8 +19,10 @@ def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 2) -> Ru
 
 def _advance(story: Story, phase: str, share: float, done: int | None, total: int | None, unit: str) -> None:
     """`overall` never falls, although rsync's own percentage may while it still finds files."""
-    before = story.transfer[1] if story.transfer is not None else 0.0
-    story.transfer = (phase, max(before, min(share, 1.0)), done, total, unit)
+    share = min(share, 1.0)
+    if story.transfer is not None and story.transfer[1] > share:
+        share = story.transfer[1]
+    story.transfer = (phase, share, done, total, unit)
 
 
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -116,14 +118,17 @@ def _layer(story: Story, match: Found, line: Line) -> None:
 
 
 def _count_layer(story: Story, identity: str, *, there: bool) -> None:
-    seen, done = story.marks.setdefault("layers", set()), story.marks.setdefault("layers_done", set())
-    if len(seen) < MOST_LAYERS:
+    if "layers" not in story.marks:
+        story.marks["layers"], story.marks["layers_done"] = set(), set()
+    seen, done = story.marks["layers"], story.marks["layers_done"]
+    if identity not in seen and len(seen) < MOST_LAYERS:
         seen.add(identity)
     if there and len(done) < MOST_LAYERS:
         done.add(identity)
-    story.fact(layers=len(seen), done=len(done))
+    known, pulled = len(seen), len(done)
+    story.facts["layers"], story.facts["done"] = known, pulled
     # New layers may still be named while the first are done, and the end is said by its own line.
-    _advance(story, "pulling", min(len(done) / max(len(seen), 1), 0.99), len(done), len(seen), "layers")
+    _advance(story, "pulling", min(pulled / known, 0.99), pulled, known, "layers")
 
 
 def _platform(story: Story, match: Found, line: Line) -> None:

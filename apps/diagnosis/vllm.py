@@ -170,15 +170,15 @@ def _bar(story: Story, match: Found, line: Line) -> None:
             if known is None or known.total is None:
                 story.milestone("load_started", line, shards=None if bar.total is None else int(bar.total))
             story.enter("loading", line)
-            story.load.bar(line.rank, bar, unit=unit)
-            story.fact(pct=bar.percent)
+            state = story.load.bar(line.rank, bar, unit=unit)
+            story.facts["pct"] = bar.percent
             if (
                 unit in ("shards", "files")
                 and "loads_seen" not in story.marks
                 and bar.total is not None
-                and story.load.rank(line.rank).load == 0
+                and state.load == 0
             ):
-                story.fact(shards=[round(bar.done), int(bar.total)])
+                story.facts["shards"] = [round(bar.done), int(bar.total)]
             story.votes["vllm"] += 1
         elif "apturing" in label and ("CUDA graph" in label or "cudagraph" in label.lower()):
             story.enter("graphs", line, _share(bar.percent, story.load.phase == "graphs" and "FULL" in label))
