@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Q
+from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -30,7 +30,7 @@ from apps.people.roles import allows
 from apps.plan import stories
 from apps.plan.spec import Clear, Given
 from apps.plan.step import Plan
-from apps.runs import line, settling
+from apps.runs import leases, line, settling
 from apps.runs.models import ACTIVE, Reservation, Run, Step, WorkerBeat
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,14 @@ class WorkerStatus:
 
 
 def worker_status() -> WorkerStatus:
-    newest = WorkerBeat.objects.order_by("-at").first()
+    """By the database's clock. A sign of life from a time to come is none: that clock was set back since."""
+    age = ExpressionWrapper(Now() - F("at"), output_field=DurationField())
+    until = Now() + timedelta(seconds=WORKER_SILENT_S)
+    newest = WorkerBeat.objects.filter(at__lte=until).annotate(age=age).order_by("-at").first()
     if newest is None:
         return WorkerStatus(False, None)
-    age = (timezone.now() - newest.at).total_seconds()
-    return WorkerStatus(age < WORKER_SILENT_S, max(0.0, age))
+    seconds = newest.age.total_seconds()
+    return WorkerStatus(seconds < WORKER_SILENT_S, max(0.0, seconds))
 
 
 def wake(run_id: int) -> None:
@@ -768,5 +771,5 @@ def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
 
 def stuck(*, older_than: timedelta) -> list[int]:
     """Ids of runs that should move and that no worker holds."""
-    left = Q(lease_until__isnull=True, created_at__lt=Now() - older_than) | Q(lease_until__lt=Now())
-    return list(Run.objects.filter(left, state__in=ACTIVE).order_by("pk").values_list("pk", flat=True))
+    left = Run.objects.filter(leases.unheard(older_than), state__in=ACTIVE)
+    return list(left.order_by("pk").values_list("pk", flat=True))

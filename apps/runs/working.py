@@ -17,7 +17,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.db.models.functions import Now
 
 from apps.deployments.models import Deployment
@@ -32,7 +32,7 @@ from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import line, passing, services, settling
+from apps.runs import leases, line, passing, services, settling
 from apps.runs.executor import CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
@@ -111,8 +111,7 @@ def claim(run_id: int) -> str | None:
     """The token of a fresh lease, or None when somebody else holds the run or it is over. The database's clock decides: those of
     workers on several machines may differ."""
     token = secrets.token_hex(16)
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=Now())
-    changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
+    changed = Run.objects.filter(leases.nobodys(), pk=run_id, state__in=ACTIVE).update(
         lease_token=token,
         lease_owner=OWNER,
         lease_until=Now() + timedelta(seconds=settings.LEASE_S),
