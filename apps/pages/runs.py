@@ -42,6 +42,7 @@ TITLES = {
     "clear": "Clear",
     "provision": "Provision",
     "restore": "Restore",
+    "unlock": "Remove locks",
     "smoke": "Smoke test",
 }
 

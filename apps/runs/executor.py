@@ -61,7 +61,7 @@ LAST_LOOK_S = (
     300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
 )
 CHANGES_ENGINES = ("launch", "relaunch")
-ONLY_LOOKS = ("probe", "scan")  # these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
 
@@ -341,7 +341,7 @@ class Executor:
         return seen
 
     def _hold(self, node: str) -> None:
-        if self.plan.story not in ONLY_LOOKS and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
+        if self.plan.story not in BESIDE and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
             self.doors.hold(node)
             self.held[node] = time.time()
 
@@ -753,7 +753,7 @@ class Executor:
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""
         self._look_at_all()
-        if self.plan.story not in ONLY_LOOKS:
+        if self.plan.story not in BESIDE:
             wait([self._pool.submit(self._let_go, node) for node in self._touched()], timeout=LET_GO_WITHIN_S)
         self.held.clear()
         self.journal.end(state, reason=reason, evidence=evidence)

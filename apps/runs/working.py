@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
@@ -32,7 +31,7 @@ from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import leases, line, passing, services, settling
+from apps.runs import foreign, leases, line, passing, services, settling
 from apps.runs.executor import CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
@@ -97,14 +96,9 @@ class NodeDoors:
             self.endpoints[node] = replace(self.endpoints[node], login=self.endpoints[node].login + 1)
 
 
-def installation() -> str:
-    """Tells this installation from others that use the same nodes: it goes with the sealing key, also into a restored backup."""
-    return hashlib.sha256(f"installation {settings.SPARKWEB_KEY}".encode()).hexdigest()[:12]
-
-
 def _holding(run: Run) -> Holding:
     what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
-    return Holding(installation(), run.code, f"{what}, run {run.pk} of {run.actor_name}, {settings.ORIGINS[0]}")
+    return Holding(foreign.installation(), run.code, f"{what}, run {run.pk} of {run.actor_name}, {settings.ORIGINS[0]}")
 
 
 def claim(run_id: int) -> str | None:
@@ -316,6 +310,8 @@ def _peers(plan: Plan) -> dict[str, list[str]]:
 def _scan(run: Run) -> None:
     """Which host keys does a door show? Changes nothing on the way."""
     asked = run.parameters
+    if run.cancel_asked_at is not None:
+        return _end_scan(run, Run.State.CANCELLED)
     try:
         if "node" in asked:
             node = Node.objects.get(pk=asked["node"])
@@ -355,7 +351,10 @@ def _scan(run: Run) -> None:
 
 
 def _end_scan(run: Run, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+    """A cancel that was accepted is the end, also of a look that was over by then."""
     with transaction.atomic():
         run = Run.objects.select_for_update().get(pk=run.pk)
+        if run.cancel_asked_at is not None:
+            state, reason, evidence = Run.State.CANCELLED, "cancelled", ""
         if not run.ended:
             settling.finish(run, state, reason=reason, evidence=evidence)
