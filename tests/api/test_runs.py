@@ -319,6 +319,8 @@ class TestRuns:
             "serving": False,
         }
         assert not admin.get(f"runs/{written}/lines?limit=3").body["ended"]
+        for address in (f"runs/{written}/lines?after=26", f"runs/{written}/lines?after={2**63 - 1}"):
+            assert admin.get(address).body["next"] == 25, "an older backup was restored: the end is the end"
 
     def test_lines_of_a_rank_or_step(self, admin: Program, written: int) -> None:
         step = admin.get(f"runs/{written}/lines?limit=1").body["lines"][0]["step"]
