@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -257,19 +257,24 @@ def diff(request: HttpRequest, slug: str) -> HttpResponse:
     first = versions.get(before) or last
     if first is None or last is None:
         return redirect(found.get_absolute_url())
-    pairs = compared.lines(text_of(first), text_of(last))
+    differ = {name for name, _, _ in compared.changes(first.body, last.body)}
+    pairs = compared.lines(text_of(first, differ), text_of(last, differ))
     context = {"recipe": found, "versions": list(versions.values()), "first": first, "last": last, "pairs": pairs}
     return render(
         request, "pages/recipe_diff.html", context | {"same": all(pair.kind in ("same", "skipped") for pair in pairs)}
     )
 
 
-def text_of(version: RecipeVersion) -> str:
-    """A version as YAML. Of a body that can't be read, its JSON."""
+def text_of(version: RecipeVersion, also: Collection[str] = ()) -> str:
+    """A version as YAML, the fields of `also` in any case. Of a body that can't be read, its JSON."""
     recipe = version.recipe
     try:
         return own.write(
-            name=recipe.name, description=recipe.description, world_size=version.world_size, body=version.body
+            name=recipe.name,
+            description=recipe.description,
+            world_size=version.world_size,
+            body=version.body,
+            also=also,
         )
     except (TypeError, ValueError, KeyError):
         return json.dumps(version.body, indent=2, ensure_ascii=False)

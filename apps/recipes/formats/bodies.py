@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -52,16 +52,16 @@ def _bare(body: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def compact(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what differs from a Spec's defaults, in the order of its fields; the model always."""
+def compact(body: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
+    """Only what differs from a Spec's defaults, in the order of its fields; the model always, and the fields of `also`."""
     made: dict[str, Any] = {}
     for name in FIELDS:
-        if name not in body:
+        if name not in body and name not in also:
             continue
-        value = body[name]
+        value = body.get(name, DEFAULTS.get(name, ""))
         if name == "services":
             value = [compact(one) for one in value]
-        if value != DEFAULTS.get(name, "") or name == "model":
+        if value != DEFAULTS.get(name, "") or name == "model" or name in also:
             made[name] = value
     return made
 

@@ -4,7 +4,7 @@ formats have no words for, which they carry under a key of ours."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from apps.recipes.formats import bodies
@@ -137,12 +137,13 @@ def _unknown(fields: Fields, key: str, known: tuple[str, ...]) -> Unreadable:
     return Unreadable(f"{fields.at(key)[:100]} is no field", remedy, line=fields.line(key), field=fields.at(key)[:100])
 
 
-def write(*, name: str, description: str, world_size: int, body: Mapping[str, Any]) -> str:
-    """The whole recipe as YAML that `read` takes back equal."""
+def write(*, name: str, description: str, world_size: int, body: Mapping[str, Any], also: Collection[str] = ()) -> str:
+    """The whole recipe as YAML that `read` takes back equal. `also`: fields that are written even where they have a Spec's own
+    value."""
     made: dict[str, Any] = {"sparkweb": FORMAT, "name": name}
     if description:
         made["description"] = description
-    return dump({**made, "nodes": world_size, "spec": readable(bodies.compact(body))})
+    return dump({**made, "nodes": world_size, "spec": readable(bodies.compact(body, also))})
 
 
 def readable(body: Mapping[str, Any]) -> dict[str, Any]:

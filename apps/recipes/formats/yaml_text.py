@@ -29,7 +29,7 @@ from yaml.events import (
 from apps.recipes.formats.imported import Unreadable
 
 try:
-    from yaml import CSafeLoader as Reader  # a megabyte in a tenth of a second
+    from yaml import CSafeLoader as Reader  # libyaml
 except ImportError:  # a build without libyaml
     from yaml import SafeLoader as Reader  # type: ignore[assignment]
 
