@@ -1,6 +1,6 @@
 """Recipes as people have them, read: a file in cases/FAMILY beside what must come of it. A new one is a new file.
 
-    UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/recipes/test_cases.py
+UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/recipes/test_cases.py
 """
 
 from __future__ import annotations

@@ -37,7 +37,13 @@ def test_plain_text_is_split_as_shlex_does(text: str) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r"), max_size=12), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r"), max_size=12),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_quoted_words_come_back(given_words: list[str]) -> None:
     found = command_text.split(shlex.join(given_words))
     if given_words != [""] * len(given_words) or found:
@@ -84,7 +90,13 @@ def test_expansions_are_named_not_done(text: str, word: str, expands: bool) -> N
 
 @pytest.mark.parametrize(
     ("text", "redirects"),
-    [("a 2>&1", ("2>&1",)), ("a > b", (">b",)), ("a &>/dev/null", ("&>/dev/null",)), ("a < b 2>c", ("<b", "2>c")), ("a >>'x y'", (">>x y",))],
+    [
+        ("a 2>&1", ("2>&1",)),
+        ("a > b", (">b",)),
+        ("a &>/dev/null", ("&>/dev/null",)),
+        ("a < b 2>c", ("<b", "2>c")),
+        ("a >>'x y'", (">>x y",)),
+    ],
 )
 def test_redirections(text: str, redirects: tuple[str, ...]) -> None:
     (one,) = command_text.split(text)
@@ -106,11 +118,15 @@ def test_lines() -> None:
 
 # Placeholders
 
-SAFE = st.dictionaries(st.sampled_from(["port", "host", "a_1"]), st.one_of(st.integers(), st.text("xy{} ", max_size=5)), min_size=3)
+SAFE = st.dictionaries(
+    st.sampled_from(["port", "host", "a_1"]), st.one_of(st.integers(), st.text("xy{} ", max_size=5)), min_size=3
+)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from(["{port}", "{host}", "{a_1}", "{{", "}}", " ", "x", '"']), max_size=12).map("".join), SAFE)
+@given(
+    st.lists(st.sampled_from(["{port}", "{host}", "{a_1}", "{{", "}}", " ", "x", '"']), max_size=12).map("".join), SAFE
+)
 def test_one_pass_is_what_python_formats(text: str, values: dict[str, object]) -> None:
     try:
         expected = text.format(**values)
@@ -119,7 +135,9 @@ def test_one_pass_is_what_python_formats(text: str, values: dict[str, object]) -
     assert placeholders.filled_once(text, values) == expected
 
 
-@pytest.mark.parametrize("text", ["{port.__class__}", "{port[0]}", "{port!r}", "{port:>99999999}", "{0}", "{}", "{missing}", "{", "}"])
+@pytest.mark.parametrize(
+    "text", ["{port.__class__}", "{port[0]}", "{port!r}", "{port:>99999999}", "{0}", "{}", "{missing}", "{", "}"]
+)
 def test_nothing_else_is_a_field(text: str) -> None:
     with pytest.raises(Unreadable) as caught:
         placeholders.filled_once("a\n" + text, {"port": 1}, line=5)

@@ -49,14 +49,20 @@ def test_a_bomb_of_aliases_is_not_written_out() -> None:
         load(text)
 
 
-@pytest.mark.parametrize("text", ["[" * 500_000, "{a: " * 100_000, "- " * 300_000, "a:\n" + "".join(" " * n + "a:\n" for n in range(1, 900))])
+@pytest.mark.parametrize(
+    "text", ["[" * 500_000, "{a: " * 100_000, "- " * 300_000, "a:\n" + "".join(" " * n + "a:\n" for n in range(1, 900))]
+)
 def test_depth_is_bounded_at_once(text: str) -> None:
     with pytest.raises(Unreadable):
         load(text)
 
 
 def test_a_megabyte_is_read_or_refused_without_waiting_long() -> None:
-    for text in ("a: " + "x" * 1_000_000, "\n".join(f"k{n}: v" for n in range(90_000)), "a: |\n" + "  line\n" * 150_000):
+    for text in (
+        "a: " + "x" * 1_000_000,
+        "\n".join(f"k{n}: v" for n in range(90_000)),
+        "a: |\n" + "  line\n" * 150_000,
+    ):
         began = time.process_time()
         try:
             load(text)
