@@ -150,7 +150,7 @@ def _yaml(typed: Typed) -> str:
 
 def _sides(typed: Typed, text: str) -> dict[str, Any]:
     try:
-        values = forms.shown({**bodies.DEFAULTS, **typed.body})
+        values = forms.shown(typed.body)
     except (TypeError, ValueError, KeyError, IndexError):
         values = {}
     count = text.count("\n") + 1

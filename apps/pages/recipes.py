@@ -122,17 +122,16 @@ def shown(body: Mapping[str, Any], world_size: int) -> dict[str, Any]:
     }
 
 
-ALWAYS = ("model", "engine", "runtime", "cluster", "port", "tensor_parallel")
+ALWAYS = ("model", "engine", "runtime")
 
 
 def fields_of(body: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """(label, value, whether it is code) of every field that differs from a Spec's own values, and of those that say most."""
-    body = {name: body.get(name, bodies.DEFAULTS.get(name)) for name in bodies.FIELDS}
+    """(label, value, whether it is code) of every field that is given, and of those that say most."""
+    body = {name: bodies.DEFAULTS.get(name) for name in ALWAYS} | dict(body)
     texts = forms.shown(body)
     made = []
     for name in bodies.FIELDS:
-        usual = body[name] == bodies.DEFAULTS.get(name, "") and name not in ALWAYS
-        if name == "services" or usual or body[name] in (None, "", [], ()):
+        if name == "services" or body.get(name) in (None, "", [], ()):
             continue
         field = forms.FIELDS.get(name)
         code = field is not None and field.kind in ("lines", "pairs", "secrets")

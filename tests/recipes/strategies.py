@@ -93,6 +93,13 @@ def body_fields(*, engine: str, runtime: str) -> st.SearchStrategy[dict[str, Any
         "runtime": st.just(runtime),
         "cluster": st.sampled_from(clusters),
     }
+    if engine == "llamacpp":
+        for name in ("gpu_memory_utilization", "tool_call_parser", "attention_backend", "reasoning_parser"):
+            del optional[name]
+        optional |= {
+            "kv_cache_dtype": st.sampled_from(["", "f16", "q8_0"]),
+            "model_path": st.one_of(st.just(""), PATH.map(lambda path: f"{path}.gguf")),
+        }
     if engine == "command":
         fixed["arguments"] = optional.pop("arguments")
     return st.fixed_dictionaries(fixed, optional=optional)

@@ -32,6 +32,7 @@ def told(text: str) -> dict[str, Any]:
     held = [{key: value for key, value in asdict(one).items() if value not in ({}, -1)} for one in found.held]
     notes = [f"{one.line} {one.path}: {one.message} {one.remedy}".strip() for one in found.notes]
     everything = taken(found.body, found.held)
+    judged = all(one.get("engine") in ("vllm", "command") for one in (everything, *everything.get("services", ())))
     return {
         "family": found.family,
         "name": found.name,
@@ -41,7 +42,8 @@ def told(text: str) -> dict[str, Any]:
         "held": held,
         "notes": notes,
         "extra": found.extra,
-        "wrong": [f"{one.field}: {one.message}" for one in bodies.errors(everything, found.world_size)],
+        # what other engines know and refuse is told by their own tests
+        "wrong": [f"{one.field}: {one.message}" for one in bodies.errors(everything, found.world_size) if judged],
     }
 
 

@@ -42,13 +42,9 @@ def harmless(text: str, family: str = "") -> None:
     for service in (found.body, *found.body.get("services", ())):
         words = [str(word) for word in service.get("arguments", ())]
         assert not any(word.replace("_", "-").startswith("--trust-remote-code") for word in words)
-        assert not service.get("model_path") and service.get("executable", "vllm") in (
-            "vllm",
-            "sglang",
-            "llama-server",
-            "python",
-            "python3",
-        )
+        assert not service.get("model_path")
+        plain = ("vllm", "sglang", "llama-server", "python", "python3")
+        assert service.get("runtime") != "process" or service.get("executable", "vllm") in plain
         assert service.get("engine") != "command" or not words
         assert not {name for name, _ in service.get("environment", ())} & {"LD_PRELOAD", "PYTHONPATH", "VLLM_PLUGINS"}
 
@@ -170,6 +166,7 @@ def test_what_is_carried_for_us_is_judged_like_everything_else() -> None:
         "environment": {"LD_PRELOAD": "/tmp/x.so", "A": "b"},
         "model_path": "/etc",
         "executable": "/tmp/evil",
+        "runtime": "process",
         "services": [{"model": "a/b", "service": "s", "engine": "command", "image": "i", "arguments": ["sh", "-c", "reboot"]}],
     }  # fmt: skip
     found = read(

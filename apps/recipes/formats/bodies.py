@@ -21,7 +21,11 @@ MOST_NODES = 64
 def spec_of(body: Mapping[str, Any], world_size: int) -> Spec:
     """The body on nodes that nobody has, to be judged by itself. Raises TypeError/ValueError."""
     nodes = [f"node-{number}" for number in range(max(1, min(world_size, MOST_NODES)))]
-    return Spec.from_json({**_filled(body), "name": "recipe", "nodes": nodes})
+    made = _filled(body)
+    if not made.get("cluster"):  # a deployment would choose it so
+        ray = made.get("engine", "vllm") == "vllm" and made.get("runtime", "docker") == "docker"
+        made["cluster"] = "single" if len(nodes) < 2 else "ray" if ray else "native"
+    return Spec.from_json({**made, "name": "recipe", "nodes": nodes})
 
 
 def _filled(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,24 +56,21 @@ def _bare(body: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def compact(body: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
-    """Only what differs from a Spec's defaults, in the order of its fields; the model always, and the fields of `also`."""
+def given(body: Mapping[str, Any], also: Collection[str] = ()) -> dict[str, Any]:
+    """What a body says, in the order of a Spec's fields: what is empty or not a field of it is left out, so that a deployment may
+    fill it in (the next free port, all GPUs of its nodes). `also`: fields that are written in any case."""
     made: dict[str, Any] = {}
     for name in FIELDS:
-        if name not in body and name not in also:
-            continue
-        value = body.get(name, DEFAULTS.get(name, ""))
-        if name == "services":
-            value = [compact(one) for one in value]
-        if value != DEFAULTS.get(name, "") or name == "model" or name in also:
-            made[name] = value
+        value = body.get(name)
+        if name == "services" and value:
+            made[name] = [given(one) for one in value]
+        elif value not in (None, "", [], ()) or name == "model":
+            made[name] = "" if value is None else value
+        elif name in also:
+            made[name] = DEFAULTS.get(name, "")
     return made
 
 
 def stored(body: Mapping[str, Any]) -> dict[str, Any]:
-    """As a version keeps it: every field with its value, so that it stays the same when a Spec's defaults change. What can't be
-    read is kept as it stands."""
-    try:
-        return normal(body)
-    except (TypeError, ValueError, AttributeError, KeyError):
-        return _filled(body)
+    """As a version keeps it: what is given, with the two fields that a Spec has no defaults for."""
+    return _filled(given(body))

@@ -143,7 +143,7 @@ def write(*, name: str, description: str, world_size: int, body: Mapping[str, An
     made: dict[str, Any] = {"sparkweb": FORMAT, "name": name}
     if description:
         made["description"] = description
-    return dump({**made, "nodes": world_size, "spec": readable(bodies.compact(body, also))})
+    return dump({**made, "nodes": world_size, "spec": readable(bodies.given(body, also))})
 
 
 def readable(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,8 +182,9 @@ def carried(body: Mapping[str, Any], world_size: int, read: Draft) -> dict[str, 
     """What the key of ours must say so that reading the text gives this body: the fields that its own words do not give."""
     wanted, given = bodies.normal(body), bodies.normal(taken(plain(read.body), read.held))
     made = {name: value for name, value in wanted.items() if value != given[name]}
-    compacted = [bodies.compact(one) for one in made["services"]] if "services" in made else None
-    spec = readable(made if compacted is None else {**made, "services": compacted})
+    spec = readable(
+        {**made, **({"services": [bodies.given(one) for one in made["services"]]} if "services" in made else {})}
+    )
     return {**({"nodes": world_size} if world_size != read.world_size else {}), **({"spec": spec} if spec else {})}
 
 

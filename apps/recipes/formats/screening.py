@@ -73,7 +73,7 @@ def _service(draft: Draft, body: dict[str, Any], place: int, path: str) -> None:
     _environment(draft, body, place, path)
     _arguments(draft, body, place, path)
     _held_field(draft, body, place, path, "model_path", "path")
-    if body.get("executable") not in PROGRAMS:
+    if body.get("runtime") == "process" and body.get("executable") not in PROGRAMS:
         _held_field(draft, body, place, path, "executable", "program")
     for name in ("arguments", "environment", "secrets"):
         if not body.get(name):

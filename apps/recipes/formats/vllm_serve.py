@@ -64,6 +64,7 @@ FIELDS = {
         "--port": "port",
         "--ctx-size": "max_model_len",
         "-c": "max_model_len",
+        "--reasoning-format": "reasoning_parser",
     },
 }
 WHOLE, NUMBER = ("port", "tensor_parallel", "max_model_len"), ("gpu_memory_utilization",)
@@ -75,6 +76,7 @@ OURS = {
 }
 PORTS = {"vllm": 8000, "sglang": 30000, "llamacpp": 8080}  # where each listens when nobody says
 HOSTS = {"vllm": "0.0.0.0", "sglang": "127.0.0.1", "llamacpp": "127.0.0.1"}  # noqa: S104 - what the engine itself does
+USUAL = {"vllm": ("vllm",), "sglang": ("python3", "python"), "llamacpp": ("llama-server",)}  # found by PATH
 KEYS = {"vllm": "VLLM_API_KEY", "sglang": "SGLANG_API_KEY", "llamacpp": "LLAMA_API_KEY"}
 SECRET_OPTIONS = {"--hf-token": "HF_TOKEN"}
 SWITCHES = ("--enforce-eager", "--enable-prefix-caching", "--enable-auto-tool-choice", "--enable-chunked-prefill")
@@ -176,7 +178,7 @@ def _program(words: Sequence[Word]) -> tuple[str, str, Sequence[Word]]:
         if texts[unbuffered : unbuffered + 1] == ["-m"]:
             module, rest = "".join(texts[unbuffered + 1 : unbuffered + 2]), words[unbuffered + 2 :]
             if module == "vllm.entrypoints.openai.api_server":
-                return "vllm", "vllm", rest
+                return "vllm", texts[0][: -len(base)] + "vllm", rest  # it lies beside its Python
             if module in ("sglang.launch_server", "sglang.srt.server"):
                 return "sglang", texts[0], rest
     return "command", texts[0], words[1:]
@@ -190,6 +192,9 @@ def take(draft: Draft, body: dict[str, Any], line: EngineLine, *, path: str, pla
         words = [line.program, *(word.text for word in line.words)]
         draft.hold("command", path, " ".join(words), line=line.line, takes={"arguments": words}, place=place)
         return
+    if line.program not in USUAL[line.engine]:
+        body["executable"] = line.program
+        draft.lines["executable" if place == MAIN else f"services[{place}].executable"] = line.line
     words_, expanded = _literal(line.words)
     for option in expanded:
         shown = " ".join(word.text for word in option)
@@ -275,8 +280,13 @@ class _Options:
         elif option == "--distributed-executor-backend" and values[:1] == ["ray"]:
             self._body["cluster"] = "ray"
         elif option in ("-hf", "--hf-repo", "-hfr") and self._engine == "llamacpp" and values:
-            self._body.setdefault("model", values[0].partition(":")[0])
+            name, mark, tag = values[0].partition(":")
+            self._body.setdefault("model", name)
             self._kept += words
+            if mark:
+                self._draft.note(
+                    self._path, f"Of {name[:80]} the file {tag[:40]} is meant.", "Give the file's path.", line=line
+                )
         elif field is None or not values:
             self._draft.lines.setdefault(option, line)
             self._kept += words
@@ -385,9 +395,6 @@ def read(text: str) -> Draft:
         others = tuple(one for one in others if one.words and one.words[0].line != line.line)
     draft = Draft("command", text)
     draft.body = {"runtime": "process", "cluster": "single", "environment": [], "secrets": [], "arguments": []}
-    if line.engine != "command":
-        draft.body["executable"] = line.program
-        draft.lines["executable"] = line.line
     for one in others:
         draft.hold("shell", f"line {one.line}", one.shown, line=one.line)
     for word in (*exported, *line.environment):
