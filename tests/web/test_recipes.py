@@ -49,8 +49,8 @@ def fields_of(client: Client, path: str) -> dict[str, str]:
     found = dict(re.findall(r'<input[^>]* name="([^"]+)" value="([^"]*)"', text))
     found |= dict(re.findall(r'<textarea[^>]* name="([^"]+)"[^>]*>(.*?)</textarea>', text, re.DOTALL))
     for name, inner in re.findall(r'<select[^>]* name="([^"]+)"[^>]*>(.*?)</select>', text, re.DOTALL):
-        chosen = re.search(r"<option selected>([^<]*)", inner)
-        found[name] = chosen[1] if chosen else ""
+        chosen = re.search(r'<option(?: value="([^"]*)")? selected>([^<]*)', inner)
+        found[name] = (chosen[1] or chosen[2]) if chosen else ""
     from html import unescape
 
     return {name: unescape(value) for name, value in found.items()}
@@ -382,3 +382,44 @@ def test_long_names_and_strange_addresses(signed_in: SignedIn) -> None:
     for path in ("?version=99999999999999999999", "?version=x", "/diff?older=9&newer=x", "/export/eugr?version=0"):
         assert client.get(recipe.get_absolute_url() + path).status_code in (200, 404, 409)
     assert client.get("/recipes/nothing").status_code == 404
+
+
+NASTY = [
+    "", " ", "$(reboot)", "; reboot", "-v /:/x", "\n--privileged", "\u202e", "\U0001f600" * 200, "<script>alert(1)</script>", "{{x}}", "x" * 900_000,
+    "../../etc", "9" * 4000, "-1", "1e999", "NaN", "[]", "{", "\x1b[31m", "hf_ABCDEFGHIJKLMNOPQR", "!!python/object/apply:os.system [id]", "a: *a",
+]  # fmt: skip
+
+
+def test_nothing_typed_anywhere_breaks_a_page(signed_in: SignedIn) -> None:
+    """Every input of every form with values that nobody expects: an answer in words, and no mark-up of theirs."""
+    client = signed_in("admin")
+    client.raise_request_exception = False
+    recipe = imported(client, TRUSTING, name="Nasty")
+    form = fields_of(client, f"/recipes/{recipe.slug}/edit") | {"by": "form"}
+    sent: list[tuple[str, dict[str, str]]] = [
+        ("/recipes/new", form),
+        (f"/recipes/{recipe.slug}/edit", form),
+        (f"/recipes/{recipe.slug}/edit", form | {"by": "yaml"}),
+        ("/recipes/check?by=form", form),
+        ("/recipes/check?by=yaml", form),
+        ("/recipes/import", {"text": TRUSTING, "name": "n", "family": "", "act": "look"}),
+        (f"/recipes/{recipe.slug}/decide", {"version": "1", "item-q1": "leave", "reason": "r"}),
+        (f"/recipes/{recipe.slug}/duplicate", {"version": "1", "name": "n"}),
+        (f"/recipes/{recipe.slug}/tested", {"version": "1", "tested_on": "x"}),
+        (f"/recipes/{recipe.slug}/archive", {"reason": "r", "back": "1"}),
+    ]
+    tried = 0
+    for number, (path, body) in enumerate(sent):
+        for place, field in enumerate(body):
+            for nasty in NASTY[(number + place) % 3 :: 3]:
+                answer = client.post(path, {**body, field: nasty})
+                tried += 1
+                assert answer.status_code < 500, (path, field, nasty[:40])
+                assert b"<script>alert" not in answer.content, (path, field)
+    assert tried > 500
+    for query in NASTY[:12]:
+        for path in ("/recipes", recipe.get_absolute_url(), f"{recipe.get_absolute_url()}/diff"):
+            answer = client.get(
+                path, {"name": query[:2000], "version": query[:2000], "older": query[:2000], "newer": "1"}
+            )
+            assert answer.status_code < 500
