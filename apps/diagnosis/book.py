@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from apps.diagnosis.alike import (
@@ -17,12 +18,12 @@ from apps.diagnosis.alike import (
     Found,
     Places,
     any_digits,
-    literal_in,
     names_digits,
     places_of,
     shape_of,
 )
 from apps.diagnosis.lines import LONGEST, NOBODY, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
+from apps.diagnosis.needles import Needles, needles_of
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
 from apps.diagnosis.story import STAMP, Line, Story
 
@@ -86,13 +87,14 @@ class _Search(NamedTuple):
 
     pattern: re.Pattern[str] | None  # None: only the lines themselves tell
     sure: bool
-    literal: str  # stands in whatever the pattern matches
+    needles: Needles  # one of them stands in whatever the pattern matches; "" where nothing is known
 
-    @classmethod
-    def of(cls, pattern: re.Pattern[str]) -> _Search:
-        sure = not names_digits(pattern.pattern)
-        searched = pattern if sure else any_digits(pattern)
-        return cls(searched, sure, literal_in(searched) if searched else "")
+
+@cache
+def _search_for(pattern: re.Pattern[str], trigger: str) -> _Search:
+    sure = not names_digits(pattern.pattern)
+    searched = pattern if sure else any_digits(pattern)
+    return _Search(searched, sure, (searched and needles_of(searched, known=trigger)) or ("",))
 
 
 # A rule or a sign, and where its groups stand; None: each line has to be searched.
@@ -119,6 +121,7 @@ class Shape:
     unfinished: tuple[Sign, ...] = ()  # signs that begin here and may go on in the next lines
     exception: bool = False
     stamped: bool = False  # has a time stamp
+    more: bool = False  # whether there is anything beside bars and rules
     only_a_bar: bool = False  # all that it says is how far a bar is: the next frame of that bar says it again
 
 
@@ -147,10 +150,12 @@ class Book:
         by_sign: dict[bytes, list[tuple[Sign, _Search]]] = {}
         rules = (*_COMMON, *rules)
         for rule in rules:
-            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append((rule, _Search.of(rule.pattern)))
+            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append(
+                (rule, _search_for(rule.pattern, rule.trigger))
+            )
         for sign in signs:
             for word in sign.trigger.split():
-                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _Search.of(sign.pattern)))
+                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _search_for(sign.pattern, sign.trigger)))
         return cls(
             {word: tuple(found) for word, found in by_rule.items()},
             {word: tuple(found) for word, found in by_sign.items()},
@@ -208,7 +213,7 @@ class Book:
         if not (rules or signs or unfinished or in_section or exception):
             return None
         of_sglang = text[:1] == "[" and _SGLANG_LINE.match(text) is not None
-        others = signs or unfinished or in_section or exception
+        others = bool(signs or unfinished or in_section or exception)
         return Shape(
             of_vllm=(".py:" in text and _VLLM_STAMP.match(text) is not None)
             or (origin is not NOBODY and origin.process.startswith(VLLM_PROCESSES)),
@@ -223,27 +228,39 @@ class Book:
             unfinished=tuple(unfinished),
             exception=exception,
             stamped=":" in text and STAMP.search(text, 0, 200) is not None,
+            more=others,
             only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
 
     def _rules(self, found: Iterable[bytes], text: str) -> list[Ruled]:
         matched: list[Ruled] = []
         for word in found:
-            for rule, (pattern, sure, literal) in self.rules.get(word, ()):
+            for rule, (pattern, sure, needles) in self.rules.get(word, ()):
                 if pattern is None:
                     matched.append((rule, None))
-                elif literal in text and (match := pattern.search(text)) is not None:
-                    matched.append((rule, places_of(match) if sure else None))
+                    continue
+                for needle in needles:
+                    if needle in text:
+                        match = pattern.search(text)
+                        if match is not None:
+                            matched.append((rule, places_of(match) if sure else None))
+                        break
         return matched
 
     def _signs(self, found: Iterable[bytes], text: str) -> tuple[list[Signed], list[Sign]]:
         matched: list[Signed] = []
         unfinished = []
         for word in found:
-            for sign, (pattern, sure, literal) in self.signs.get(word, ()):
+            for sign, (pattern, sure, needles) in self.signs.get(word, ()):
                 if pattern is None:
                     matched.append((sign, None))
-                elif literal in text and (match := pattern.search(text)) is not None:
+                    continue
+                match = None
+                for needle in needles:
+                    if needle in text:
+                        match = pattern.search(text)
+                        break
+                if match is not None:
                     matched.append((sign, places_of(match) if sure else None))
                 elif sign.wrapped and sign.wrapped in text and len(text) < 400:
                     unfinished.append(sign)

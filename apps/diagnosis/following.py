@@ -56,7 +56,7 @@ class LogReader:
     def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
         """`frames`: there may be frames of bars among them."""
         story, book = self._story, self._book
-        known = book.carried
+        known, blur, nothing = book.carried.get, BLUR, NOTHING
         passed = superseded(lines) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
         plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
@@ -71,8 +71,8 @@ class LogReader:
             if story.ready and _serves(raw):
                 self._only_goes_on(raw)
                 continue
-            shape = known.get(raw.translate(BLUR)) or book.shape(raw)
-            if shape is NOTHING and story.open_sign is None:
+            shape = known(raw.translate(blur)) or book.shape(raw)
+            if shape is nothing and story.open_sign is None:
                 self._owner = NOBODY
                 continue
             if shape.wrapped_up:
@@ -168,6 +168,7 @@ def take(story: Story, shape: Shape, line: Line) -> None:
         story.votes[kind] += votes
     if shape.of_sglang:
         story.marks["sglang"] = True
+    text = line.text
     if shape.of_vllm or (line.bars and line.origin.process.startswith(VLLM_PROCESSES)):
         story.marks["vllm_process"] = True
     for rule, places in shape.rules:
@@ -175,9 +176,11 @@ def take(story: Story, shape: Shape, line: Line) -> None:
             _search(rule, story, line)
             continue
         try:
-            rule.act(story, Found(line.text, places), line)
+            rule.act(story, Found(text, places), line)
         except (ValueError, OverflowError):
             pass  # "1.2.3 GiB": figures that are none; such a line tells nothing
+    if not shape.more:
+        return
     if shape.in_ray_section and "ray_section" in story.marks:
         for rule, places in shape.in_ray_section:
             _apply(rule, places, story, line)
