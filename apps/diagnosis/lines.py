@@ -252,13 +252,13 @@ def origin_of(text: str) -> tuple[Origin, str]:
     """(who printed the line, the line without that prefix). Of nested prefixes, as the driver of Ray's workers prints
     them, the innermost tells."""
     match, at = None, 0
-    for _ in range(MOST_PREFIXES):
+    for _ in range(MOST_PREFIXES if "(" in text else 0):
         inner = _PREFIX.match(text, at)
         if inner is None:
             break
         match, at = inner, inner.end()
     if match is None:
-        tag = _RANK_TAG.match(text)
+        tag = _RANK_TAG.match(text) if text[:1] == "[" else None
         return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)
     process, rest = match["process"], match["rest"].strip()
     tags = {kind: int(number) for kind, number in _TAG.findall(f"{process} {rest}")}

@@ -39,9 +39,10 @@ class _Tokens:
     def comes(self, *signs: str) -> bool:
         return self.next is not None and self.next[0][:1] in signs
 
-    def worth(self, needles: Needles) -> int:
-        """The length of the shortest; little for what is known."""
-        return min([1 if self._is_known(needle) else len(needle) for needle in needles], default=0)
+    def worth(self, needles: Needles) -> tuple[int, int]:
+        """The length of the shortest, first without those that are known."""
+        new = [0 if self._is_known(needle) else len(needle) for needle in needles]
+        return min(new, default=0), min(map(len, needles), default=0)
 
     def _is_known(self, needle: str) -> bool:
         word = _BESIDE.sub("", needle).lower()
