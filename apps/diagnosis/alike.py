@@ -50,14 +50,17 @@ def any_digits(pattern: re.Pattern[str]) -> re.Pattern[str] | None:
     return re.compile("".join(part + count for part, count in zip(parts, counts, strict=True)), pattern.flags)
 
 
-Places = Mapping[str, tuple[int, int]]  # of a match's named groups; (-1, -1) for one that took no part
+Places = Mapping[str, slice | None]  # of a match's named groups; None for one that took no part
 _NONE: Places = {}
 
 
 def places_of(match: re.Match[str]) -> Places:
     """Where the named groups stand in the text."""
     names = match.re.groupindex
-    return {name: match.span(name) for name in names} if names else _NONE
+    if not names:
+        return _NONE
+    spans = match.regs
+    return {name: slice(*spans[number]) if spans[number][0] >= 0 else None for name, number in names.items()}
 
 
 class Found:
@@ -70,12 +73,12 @@ class Found:
 
     def __getitem__(self, name: str) -> str | Any:
         """The text of a named group; None for one that took no part."""
-        start, end = self._places[name]
-        return None if start < 0 else self._text[start:end]
+        place = self._places[name]
+        return None if place is None else self._text[place]
 
     def names(self) -> AbstractSet[str]:
         return self._places.keys()
 
     def groupdict(self) -> dict[str, str | Any]:
         text = self._text
-        return {name: None if start < 0 else text[start:end] for name, (start, end) in self._places.items()}
+        return {name: place and text[place] for name, place in self._places.items()}

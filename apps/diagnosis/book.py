@@ -177,7 +177,8 @@ class Book:
 
     def search(self, line: bytes, *, carried: bool = True) -> Shape:
         """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
-        carrier = carrier_of(line) if carried else 0
+        spaced = line[:1] == b" "
+        carrier = carrier_of(line) if carried and not spaced else 0
         if b"\x1b" in line or len(line) > LONGEST or (carried and speaks_json(line, carrier)):
             return _WRAPPED_UP
         if line[-1:] == b"^" and b"^^^" in line:
@@ -188,10 +189,9 @@ class Book:
         found = self.triggers.intersection(words(shape_of(line)))
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
         exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
-        spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
-        if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
-            told = None
-        else:
+        spaced = spaced and line.lstrip(b" ")[:1] in _SECTION_BEGINS
+        told = None
+        if frame or exception or spaced or not found <= _PROCESS_WORDS:
             told = self._told(line, carrier, sorted(found), (frame, exception, spaced))
         if told is None:
             if found & _PROCESS_WORDS:
@@ -206,8 +206,8 @@ class Book:
         origin, text = origin_of(uncut)
         bars = tuple(bar_places(text)) if frame else ()
         bar_word = (b"%|",) if bars else (b"%",) if frame else ()
-        rules = self._rules((*bar_word, *found), text)
-        signs, unfinished = self._signs(found, text)
+        rules = self._rules((*bar_word, *found), text) if found or frame else []
+        signs, unfinished = self._signs(found, text) if found else ([], [])
         in_section = self._rules((b" ",), text) if spaced else []
         exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
         if not (rules or signs or unfinished or in_section or exception):
@@ -221,7 +221,7 @@ class Book:
             prefix_at=carrier,
             text_at=carrier + len(uncut) - len(text),
             bars=bars,
-            votes=_votes(rules, signs, of_sglang=of_sglang),
+            votes=_votes(rules, signs, of_sglang=of_sglang) if rules or signs or of_sglang else (),
             rules=tuple([(rule, places) for rule, places in rules if places is None or rule.act is not counted]),
             in_ray_section=tuple(in_section),
             signs=tuple(signs),

@@ -56,8 +56,10 @@ class LogReader:
     def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
         """`frames`: there may be frames of bars among them."""
         story, book = self._story, self._book
-        known, blur, nothing = book.carried.get, BLUR, NOTHING
-        passed = superseded(lines) if frames and len(lines) > 2 else []
+        known, nothing = book.carried.get, NOTHING
+        blur = BLUR
+        shapes = [raw.translate(blur) for raw in lines]
+        passed = superseded(lines, shapes) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
         plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
         again: dict[int, int] = {}  # how often each of them was passed over
@@ -71,7 +73,7 @@ class LogReader:
             if story.ready and _serves(raw):
                 self._only_goes_on(raw)
                 continue
-            shape = known(raw.translate(blur)) or book.shape(raw)
+            shape = known(shapes[place - 1]) or book.shape(raw)
             if shape is nothing and story.open_sign is None:
                 self._owner = NOBODY
                 continue

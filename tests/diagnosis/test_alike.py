@@ -125,6 +125,11 @@ def test_what_is_known_need_not_be_looked_for() -> None:
     assert needles_of(pattern, known="raylet") == ("ended", "marked dead", "unreachable")
 
 
+def test_signs_that_may_be_broken_over_lines_tell_no_digits_apart() -> None:
+    broken = [sign for signs in BOOK.signs.values() for sign, _ in signs if sign.wrapped]
+    assert broken and not [sign.wrapped for sign in broken if names_digits(sign.pattern.pattern + sign.wrapped)]
+
+
 def test_any_digits() -> None:
     assert any_digits(re.compile(r"Errno (?:98|13)[1-4]{2}")).pattern == r"Errno (?:\d\d|\d\d)[\d]{2}"  # type: ignore[union-attr]
     assert any_digits(re.compile(r"port (?!65535)\d+")) is None
@@ -164,7 +169,7 @@ def each_for_itself() -> Iterator[Any]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Book, "shape", Book.search)
             patch.setattr(following, "_origin", lambda prefix: lines.origin_of(prefix)[0])
-            patch.setattr(following, "superseded", lambda lines: [])
+            patch.setattr(following, "superseded", lambda lines, shapes: [])
             found = [as_json(reading) for reading in explain_all(data)]
         assert not BOOK.carried
         BOOK.carried.update(remembered)
