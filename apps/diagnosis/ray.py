@@ -223,7 +223,7 @@ RULES: tuple[Rule, ...] = (
 SIGNS: tuple[Sign, ...] = (
     Sign(
         "raylet",
-        re.compile(r"\(raylet\).{0,200}(?:terminated|marked dead|GCS.{0,40}unreachable)"),
+        re.compile(r"\(raylet\).{0,200}?(?:terminated|marked dead|GCS.{0,40}unreachable)"),
         "ray_node_dead",
         EFFECT,
         kind="ray",
