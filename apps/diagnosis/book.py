@@ -49,6 +49,7 @@ class Rule:
 _PROCESS_WORDS = frozenset(
     {b"apiserver", b"enginecore", b"enginecore_dp0", b"worker_tp0", b"worker_tp00", b"vllmworker", b"rayworkerwrapper"}
 )
+_OF_REQUESTS = _PROCESS_WORDS | {b"post"}  # in the line of a request, whatever was answered
 
 
 def _traceback(story: Story, match: Found, line: Line) -> None:
@@ -121,6 +122,9 @@ class Shape:
     unfinished: tuple[Sign, ...] = ()  # signs that begin here and may go on in the next lines
     exception: bool = False
     stamped: bool = False  # has a time stamp
+    unsure: bool = (
+        False  # whether only rules and signs that tell digits apart may be found: else the line tells nothing
+    )
     more: bool = False  # whether there is anything beside bars and rules
     only_a_bar: bool = False  # all that it says is how far a bar is: the next frame of that bar says it again
 
@@ -190,11 +194,11 @@ class Book:
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
         exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
         spaced = spaced and line.lstrip(b" ")[:1] in _SECTION_BEGINS
-        told = None
-        if frame or exception or spaced or not found <= _PROCESS_WORDS:
-            told = self._told(line, carrier, sorted(found), (frame, exception, spaced))
+        told, seems = None, (frame, exception, spaced)
+        if any(seems) or not found <= _PROCESS_WORDS:
+            told = self._told(line, carrier, sorted(found), seems)
         if told is None:
-            if found & _PROCESS_WORDS:
+            if found & _PROCESS_WORDS and found <= _OF_REQUESTS and not any(seems):
                 return _OWNS_OF_A_PROCESS if owns else _OF_A_PROCESS
             return _OWNS if owns else NOTHING
         told.owns = owns
@@ -228,6 +232,7 @@ class Book:
             unfinished=tuple(unfinished),
             exception=exception,
             stamped=":" in text and STAMP.search(text, 0, 200) is not None,
+            unsure=not (unfinished or exception) and all(places is None for _, places in (*rules, *signs, *in_section)),
             more=others,
             only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )

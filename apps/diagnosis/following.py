@@ -166,6 +166,8 @@ def take(story: Story, shape: Shape, line: Line) -> None:
     """What a line of this shape changes in the story."""
     if story.open_sign is not None:
         _go_on(story, line.text)
+    if shape.unsure and not _says_anything(shape, line.text):
+        return
     for kind, votes in shape.votes:
         story.votes[kind] += votes
     if shape.of_sglang:
@@ -192,6 +194,12 @@ def take(story: Story, shape: Shape, line: Line) -> None:
         story.open_sign = (shape.unfinished[0], line.number, line.text, line.rank, FOLLOWING)
     if shape.exception:
         story.doubt(GENERIC, line, _speaking(story, line))
+
+
+def _says_anything(shape: Shape, text: str) -> bool:
+    rules = [rule.pattern for rule, _ in (*shape.rules, *shape.in_ray_section)]
+    signs = [sign.pattern for sign, _ in shape.signs]
+    return any(pattern.search(text) for pattern in (*rules, *signs))
 
 
 def _search(rule: Rule, story: Story, line: Line) -> None:
