@@ -78,6 +78,7 @@ _VLLM_STAMP = re.compile(
 _SGLANG_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
 )
+_EXCEPTIONS = (b"Error", b"Exception")
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
@@ -181,31 +182,33 @@ class Book:
 
     def search(self, line: bytes, *, carried: bool = True) -> Shape:
         """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
-        spaced = line[:1] == b" "
-        carrier = carrier_of(line) if carried and not spaced else 0
-        if b"\x1b" in line or len(line) > LONGEST or (carried and speaks_json(line, carrier)):
+        if b"\x1b" in line or len(line) > LONGEST:
             return _WRAPPED_UP
-        if line[-1:] == b"^" and b"^^^" in line:
+        if carried and b"{" in line and speaks_json(line, carrier_of(line)):
+            return _WRAPPED_UP
+        last = line[-1:]
+        if last == b"^" and b"^^^" in line:
             return NOTHING  # what a traceback points at
-        owns = line[-1:] in b") \t" and b"pid=" in line
+        owns = last in b") \t" and b"pid=" in line
         if b'File "' in line and _PATH_LINE.search(line) and line.rpartition(b" ")[2] not in self.in_paths:
             return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else NOTHING
         found = self.triggers.intersection(words(shape_of(line)))
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
-        exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
-        spaced = spaced and line.lstrip(b" ")[:1] in _SECTION_BEGINS
-        told, seems = None, (frame, exception, spaced)
-        if any(seems) or not found <= _PROCESS_WORDS:
-            told = self._told(line, carrier, sorted(found), seems)
+        exception = b"Error: " in line or b"Exception: " in line or (last in b"rn" and line.endswith(_EXCEPTIONS))
+        spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
+        told, seems = None, frame or exception or spaced
+        if seems or not found <= _PROCESS_WORDS:
+            told = self._told(line, carried, sorted(found), (frame, exception, spaced))
         if told is None:
-            if found & _PROCESS_WORDS and found <= _OF_REQUESTS and not any(seems):
+            if found & _PROCESS_WORDS and found <= _OF_REQUESTS and not seems:
                 return _OWNS_OF_A_PROCESS if owns else _OF_A_PROCESS
             return _OWNS if owns else NOTHING
         told.owns = owns
         return told
 
-    def _told(self, line: bytes, carrier: int, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
+    def _told(self, line: bytes, carried: bool, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
         frame, exception, spaced = seems
+        carrier = carrier_of(line) if carried else 0
         uncut = line[carrier:].decode("utf-8", "replace")
         origin, text = origin_of(uncut)
         bars = tuple(bar_places(text)) if frame else ()
@@ -232,9 +235,9 @@ class Book:
             unfinished=tuple(unfinished),
             exception=exception,
             stamped=":" in text and STAMP.search(text, 0, 200) is not None,
-            unsure=not (unfinished or exception) and all(places is None for _, places in (*rules, *signs, *in_section)),
+            unsure=not (unfinished or exception) and not _sure(rules) and not _sure(signs) and not _sure(in_section),
             more=others,
-            only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
+            only_a_bar=frame and not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
 
     def _rules(self, found: Iterable[bytes], text: str) -> list[Ruled]:
@@ -270,6 +273,11 @@ class Book:
                 elif sign.wrapped and sign.wrapped in text and len(text) < 400:
                     unfinished.append(sign)
         return matched, unfinished
+
+
+def _sure(found: Iterable[tuple[Rule | Sign, Places | None]]) -> bool:
+    """Whether any of these is found in every line of the shape."""
+    return any(places is not None for _, places in found)
 
 
 def _votes(rules: Iterable[Ruled], signs: Iterable[Signed], *, of_sglang: bool) -> tuple[tuple[str, int], ...]:

@@ -84,13 +84,12 @@ _SAID_IN = ("log", "MESSAGE", "message", "msg", "line")
 def carrier_of(line: bytes) -> int:
     """How many bytes at the line's beginning are its carrier's: time stamps and names."""
     first = line[:1]
-    may_be = (
-        line[4:5] == b"-" or b" | " in line[:104]
-        if first.isdigit()
-        else b"| " in line[:104] or b"]: " in line[:256]
-        if first.isalpha()
-        else line[:5] == b"[pod/"
-    )
+    if first.isdigit():
+        may_be = line[4:5] == b"-" or line.find(b" | ", 0, 104) >= 0
+    elif first.isalpha():
+        may_be = line.find(b"| ", 0, 104) >= 0 or line.find(b"]: ", 0, 256) >= 0
+    else:
+        may_be = line[:5] == b"[pod/"
     if not may_be:
         return 0
     found = _CARRIED.match(line)
