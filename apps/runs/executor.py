@@ -190,15 +190,15 @@ class Executor:
 
     # The loop
 
-    def work(self, until: float) -> bool:
-        """Go on until `until` (time.monotonic seconds). True when the run has ended."""
+    def work(self, until: float, *, leave: Callable[[], bool] = lambda: False) -> bool:
+        """Go on until `until` (time.monotonic seconds), or until `leave` says so. True when the run has ended."""
         while True:
             try:
                 if self._cancel() if self.journal.cancel_asked() else self._advance_stage():
                     return True
             except CancelAsked:
                 continue
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or leave():
                 return False
             if self.journal.cancel_asked() or not self._round():
                 time.sleep(ROUND_S)
