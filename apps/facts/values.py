@@ -280,6 +280,9 @@ class ModelFolder:
     missing: tuple[str, ...] = ()  # expected weight files that are not there
     partial_bytes: int | None = None  # of unfinished downloads beside it
     index_total_bytes: int | None = None  # metadata.total_size of the index
+    gguf: tuple[tuple[str, int], ...] = ()  # GGUF files: name and bytes
+    # Of the headers of the safetensors files: name with N for every number, how many there are, and their bytes.
+    tensors: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)

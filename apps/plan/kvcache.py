@@ -44,6 +44,11 @@ class Cache:
         )
 
     @property
+    def state_bytes(self) -> float:
+        """Bytes that every sequence takes however long it is."""
+        return sum(one.sequence_bytes for one in self.components)
+
+    @property
     def token_bytes(self) -> float:
         """Bytes per further token, once the windows are full."""
         return sum(one.token_bytes for one in self.components if one.window is None)

@@ -36,6 +36,7 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"attn|attention|q_proj|o_proj|qkv")),
     ("mlp", re.compile(r"mlp|feed_forward|ffn|up_proj|down_proj|gate_proj|shared_expert")),
 )
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 MXFP4_BYTES, NVFP4_BYTES = 4.25 / 8, 4.5 / 8  # a scale of 8 bit for each 32 and each 16 values
 
 
@@ -70,11 +71,13 @@ def share(
     whole: int | None,
     tensors: Sequence[tuple[str, int, int]] = (),
     config: Mapping[str, Any] | None = None,
+    drafting: bool = False,
 ) -> Share | None:
     """Bytes of the heaviest rank; None where neither files nor config say how large the model is.
 
     `whole`: bytes of the weight files; `tensors`: (name, count, bytes) out of their headers, numbers of layers and
-    experts taken out of the names."""
+    experts taken out of the names. Heads for multi token prediction are left out where the tensors name them and
+    nobody drafts (`drafting`): an engine does not load them then."""
     found = families(config)
     sized = {} if isinstance(found, Unknown) else sizes(found, config)
     if whole is None:
@@ -83,11 +86,22 @@ def share(
         whole = math.ceil(sum(sized.values()))
         return Share(_rank(sized, split, config), whole, "estimated by config.json", estimated=True)
     if tensors:
-        return Share(_rank(_by_name(tensors, whole), split, config), whole, "by the files' tensors")
+        named = _by_name(tensors, whole)
+        if not drafting:
+            named["drafter"] = 0.0
+        return Share(_rank(named, split, config), whole, "by the files' tensors")
     if sized:
         return Share(_rank(_fitted(sized, whole), split, config), whole, "by the files' size and config.json")
     even = math.ceil(whole / (split.tensor * split.pipeline))
     return Share(even, whole, "by the files' size, split evenly")
+
+
+def gguf_parts(name: str) -> tuple[str, ...]:
+    """A GGUF and all of its parts: `x-00001-of-00003.gguf` is three files."""
+    found = _PART.fullmatch(name)
+    if found is None or not 0 < int(found[3]) < 1000:
+        return (name,)
+    return tuple(f"{found[1]}-{number:05d}-of-{found[3]}.gguf" for number in range(1, int(found[3]) + 1))
 
 
 def family_of(name: str) -> str:
