@@ -14,7 +14,7 @@ def shown(plan: Plan) -> PlanOut:
         revision=plan.revision,
         nodes=list(plan.nodes),
         stages=[_stage(stage) for stage in plan.stages],
-        fit=None if plan.fit is None else _fit(plan.fit),
+        fit=None if plan.fit is None else fitted(plan.fit),
         problems=[_problem(one) for one in plan.problems],
         refused=bool(plan.refused),
     )
@@ -38,17 +38,22 @@ def _stage(stage: Stage) -> PlannedStage:
     return PlannedStage(name=stage.name, phase=stage.phase, nodes=list(nodes.values()))
 
 
-def _fit(fit: Fit) -> FitOut:
+def fitted(fit: Fit) -> FitOut:
     return FitOut(
         verdict=fit.verdict,
         sentence=fit.sentence,
         kv_tokens=fit.kv_tokens,
+        sequences=fit.sequences,
+        length=fit.length,
         largest=fit.largest,
+        remarks=list(fit.remarks),
         bars=[
             BarOut(
                 node=bar.node,
                 total_bytes=bar.total_bytes,
                 segments=dict(bar.segments),
+                over_bytes=bar.over_bytes,
+                gpu=bar.gpu,
                 deployments=dict(bar.deployments),
             )
             for bar in fit.bars

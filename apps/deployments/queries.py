@@ -120,10 +120,11 @@ def _jumps(node: Node) -> Iterator[Node]:
         yield node
 
 
-def others(deployment: Deployment, nodes: Sequence[str]) -> tuple[Other, ...]:
-    """All other deployments, by id: archived ones too, as their containers carry the label still. With the spec of what
+def others(deployment: Deployment | None, nodes: Sequence[str]) -> tuple[Other, ...]:
+    """All other deployments (with None: all), by id: archived ones too, as their containers carry the label still. With the spec of what
     runs on any of these nodes, else of the newest revision that names one of them."""
-    rows = Deployment.objects.exclude(pk=deployment.pk).prefetch_related("ranks__node", "ranks__revision", "revisions")
+    every = Deployment.objects.exclude(pk=deployment.pk) if deployment else Deployment.objects.all()
+    rows = every.prefetch_related("ranks__node", "ranks__revision", "revisions")
     return tuple(Other(row.pk, row.name, row.state, _spec_on(row, frozenset(nodes))) for row in rows.order_by("pk"))
 
 

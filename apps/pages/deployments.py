@@ -25,7 +25,8 @@ from apps.deployments.queries import Reached, endpoint
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
-from apps.pages import charts, forms, scripts
+from apps.pages import forms, scripts
+from apps.pages.fitting import bars as fit_bars
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
 from apps.pages.words import duration_words
@@ -486,20 +487,6 @@ def _agreed(clear: Sequence[Clear], plan: Plan) -> tuple[Clear, ...]:
     return tuple(one for one in clear if (one.node, one.kind, one.name) in asked)
 
 
-def _bars(plan: Plan) -> list[dict[str, Any]]:
-    if plan.fit is None:
-        return []
-    return [
-        {
-            "node": bar.node,
-            "total": bar.total_bytes,
-            "picture": charts.memory_bar(bar.segments, bar.total_bytes, large=True, key=f"fit{number}"),
-            "parts": [(charts.NAMES.get(name, name), size) for name, size in bar.parts if size],
-        }
-        for number, bar in enumerate(plan.fit.bars)
-    ]
-
-
 @allow("plan")
 @require_http_methods(["GET", "POST"])
 def plan(request: HttpRequest, deployment_id: int) -> HttpResponse:
@@ -572,7 +559,7 @@ def _show(
         "needed": len(needed),
         "fine": sum(row["tone"] == "ok" for row in rows),
         "stages": stage_rows(made) if made else [],
-        "bars": _bars(made) if made else [],
+        "bars": fit_bars(made.fit) if made and made.fit else [],
         "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
         "shown": json.dumps(fingerprints(made)) if made else "",
         "reason": source.get("reason", ""),

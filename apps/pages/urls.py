@@ -7,6 +7,7 @@ from apps.pages import (
     cluster,
     credentials,
     deployments,
+    fitting,
     explain,
     fleet,
     nodes,
@@ -21,6 +22,7 @@ from apps.pages import (
 
 urlpatterns = [
     *fleet.urlpatterns,
+    *fitting.urlpatterns,
     *deployments.urlpatterns,
     *nodes.urlpatterns,
     *provision.urlpatterns,

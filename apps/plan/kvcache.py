@@ -224,7 +224,8 @@ def _grouped(text: Mapping[str, Any], layers: int, tp: int, width: float) -> Com
 def _group_sizes(text: Mapping[str, Any]) -> list[int | None]:
     """Query heads a KV head of each block; None where a block has no attention or replaces it."""
     sizes: list[int | None] = []
-    for block in text.get("block_configs") or ():
+    blocks = text.get("block_configs")
+    for block in blocks if isinstance(blocks, list) else ():
         attention = block.get("attention", {}) if isinstance(block, Mapping) else {}
         size = attention.get("n_heads_in_group") if isinstance(attention, Mapping) else None
         sizes.append(int(size) if is_size(size) else None)
@@ -391,7 +392,7 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> dict[str, int] | Unknow
         return {"full": full, "lightning": layers - full}
     listed = text.get("layer_types") or text.get("layers_block_type") or text.get("hybrid_override_pattern")
     interval = text.get("full_attention_interval")
-    if listed:
+    if isinstance(listed, list | str) and listed:
         return _count(_own(list(listed), text))
     if is_size(interval) and "linear_num_value_heads" in text:
         full = layers // interval
