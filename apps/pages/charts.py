@@ -86,7 +86,7 @@ def _beyond(total: int, over: int, key: str) -> SafeString:
     end = round(total / (total + over) * WIDTH, 2)
     return format_html(
         '<defs><pattern id="{}-over" width="12" height="20" patternUnits="userSpaceOnUse" patternTransform="skewX(35)">'
-        '<rect class="seg-over" width="6" height="20"></rect></pattern></defs><rect x="{}" width="{}" height="20" '
+        '<rect class="seg-over" width="4" height="20"></rect></pattern></defs><rect x="{}" width="{}" height="20" '
         'fill="url(#{}-over)"></rect><rect class="seg-end" x="{}" width="4" height="20"></rect>',
         key,
         end,

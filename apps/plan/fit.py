@@ -259,10 +259,8 @@ def _count(spec: Spec, load: Load, tokens: int) -> str:
 def _remarks(spec: Spec, rooms: Sequence[Room], load: Load) -> tuple[str, ...]:
     """What the figures rest on, and what a person should know beside them."""
     made = []
-    if load.estimated:
-        made.append(f"No node has the files: the weights are {load.about}.")
-    elif load.about and "split evenly" in load.about:
-        made.append("The weights are counted as split evenly, because config.json says nothing of their shapes.")
+    if load.about:
+        made.append(load.about)
     made.append(
         load.corrected.sentence
         or f"{load.runtime / GIB:.0f} GiB for graphs and activations is assumed until a launch has been measured."

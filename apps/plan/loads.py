@@ -30,6 +30,7 @@ class Model:
     bytes: int | None = None
     tensors: tuple[tuple[str, int, int], ...] = ()
     origin: str = ""  # "", given, catalogue
+    unknown: tuple[str, ...] = ()  # what the catalogue does not know of it
     folder: ModelFolder | None = None
 
 
@@ -44,7 +45,7 @@ class Load:
     fixed_kv: int | None = None  # --kv-cache-memory-bytes, or what llama.cpp takes at its start
     plain_weights: int | None = None
     plain_runtime: int = 0
-    about: str = ""  # what the weights rest on
+    about: str = ""  # what the weights rest on, as a sentence; empty where they are weighed and split by their shapes
     estimated: bool = False  # no file was weighed
     replicas: int = 1  # of data parallel
     corrected: Correction = UNCORRECTED
@@ -77,7 +78,8 @@ def known_of(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Model:
     size = _files(spec, folder) if folder else None
     if size is None:
         size = given.weights_bytes or (listed.weights_bytes if listed and origin != "given" else None)
-    return Model(config, size, folder.tensors if folder else (), origin, folder)
+    unknown = listed.unknown if listed and origin == "catalogue" else ()
+    return Model(config, size, folder.tensors if folder else (), origin, unknown, folder)
 
 
 def _files(spec: Spec, folder: ModelFolder) -> int | None:
@@ -122,18 +124,26 @@ def load_of(spec: Spec, sheets: Sequence[Sheet], given: Given = Given()) -> Load
         fixed_kv=_fixed(spec, cache),
         plain_weights=plain,
         plain_runtime=runtime,
-        about=found.about + _from(model) if found else "",
-        estimated=bool(found and found.estimated) or model.origin == "catalogue",
+        about=_about(model, found) if found else "",
+        estimated=bool(found and found.estimated),
         replicas=split.data,
         corrected=mended,
     )
 
 
-def _from(model: Model) -> str:
-    return {
-        "given": ", with the config.json that was given",
-        "catalogue": ", out of the catalogue of known models",
-    }.get(model.origin, "")
+def _about(model: Model, found: weights.Share) -> str:
+    """What a person should know of the figure for the weights."""
+    source = {"given": "the config.json that was given", "catalogue": "the catalogue of known models"}.get(
+        model.origin, "config.json"
+    )
+    if found.estimated:
+        missing = "".join(f" Not counted: {one}." for one in model.unknown if "size of the files" not in one)
+        return f"No weight file was seen: their size is worked out from {source}, and may be off by some per cent.{missing}"
+    if model.folder is None or not model.folder.weights_bytes:
+        return f"No weight file was seen: their size is from {'what was given' if model.origin == 'given' else source}."
+    if found.even:
+        return "The weights are counted as split evenly, because config.json says nothing of their shapes."
+    return ""
 
 
 def shape(spec: Spec) -> str:

@@ -124,7 +124,7 @@ def _room(spec: Spec, sheet: Sheet, given: Given, seen: Sheet, total: int, avail
         if not holder.own and (holder.kind, holder.name) in theirs:
             name = theirs[holder.kind, holder.name].name
             held[name] = held.get(name, 0) + holder.bytes
-    pending = _pending(sheet, given, held, total)
+    pending = _pending(sheet, given, held, total, available)
     for name, size in pending.items():
         held[name] = held.get(name, 0) + size
     own = _sum(one for one in found if one.own)
@@ -151,14 +151,16 @@ def _sum(found: Iterable[Holder]) -> int:
     return sum(one.bytes for one in found)
 
 
-def _pending(sheet: Sheet, given: Given, held: dict[str, int], total: int) -> dict[str, int]:
-    """What other deployments of ours that are being launched here have claimed and not taken yet, by name."""
+def _pending(sheet: Sheet, given: Given, held: dict[str, int], total: int, available: int) -> dict[str, int]:
+    """What other deployments of ours that are being launched here have claimed and not taken yet, by name. No more than
+    is there: what is in their way goes before they take it."""
     made: dict[str, int] = {}
     for other in given.others:
         if other.state != "launching" or other.spec is None or sheet.node not in other.spec.nodes:
             continue
         share = share_of(other.spec)
         left = int(total * share) - held.get(other.name, 0) if share is not None else 0
+        left = min(left, available - sum(made.values()))
         if left > 0:
             made[other.name] = left
     return made

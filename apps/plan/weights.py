@@ -63,6 +63,7 @@ class Share:
     whole: int
     about: str
     estimated: bool = False
+    even: bool = False  # nothing is known of their shapes
 
 
 def share(
@@ -93,7 +94,7 @@ def share(
     if sized:
         return Share(_rank(_fitted(sized, whole), split, config), whole, "by the files' size and config.json")
     even = math.ceil(whole / (split.tensor * split.pipeline))
-    return Share(even, whole, "by the files' size, split evenly")
+    return Share(even, whole, "by the files' size, split evenly", even=True)
 
 
 def gguf_parts(name: str) -> tuple[str, ...]:

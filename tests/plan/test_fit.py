@@ -169,7 +169,7 @@ def test_verdicts() -> None:
     nowhere = fit(qwen35(model="some/body", model_path="/models/none"), pair(busy=False), GIVEN)
     assert nowhere.verdict == "unknown" and "the catalogue does not have some/body" in nowhere.sentence
     listed = fit(qwen35(model_path="/models/none"), pair(busy=False), GIVEN)
-    assert listed.verdict == "fits" and "out of the catalogue" in listed.remarks[0], listed
+    assert listed.verdict == "fits" and "from the catalogue of known models" in listed.remarks[0], listed
 
 
 def test_the_largest_setting_is_one_that_fits() -> None:
