@@ -72,6 +72,11 @@ def length_of(spec: Spec) -> int | None:
     return said
 
 
+def fits_itself(spec: Spec) -> bool:
+    """Whether vLLM was told to take the longest sequence that has room."""
+    return options.values(spec).get("--max-model-len", "") in ("auto", "-1")
+
+
 def sequences_of(spec: Spec) -> int:
     """How many run at a time at most."""
     return _first(spec, SEQUENCES) or DEFAULT_SEQUENCES.get(spec.engine, 1)

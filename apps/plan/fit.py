@@ -20,6 +20,7 @@ GIB = 1 << 30
 SLACK_BYTES = 1 * GIB  # MemAvailable moves by that much on its own
 LEAST_TOKENS = 4096  # below this a service is of no use
 LONGEST_UNKNOWN = 32768  # tokens, for the sentence where neither spec nor config says a length
+MOST_SHARE = 0.95  # that is offered, where no floor keeps it lower: the driver and others' contexts want a little
 MOST_RANKS = 64  # that are tried for "so many would hold it"
 
 __all__ = ["GIB", "SLACK_BYTES", "Load", "Room", "claim_bytes", "fit", "load_of", "longest", "model_of", "room_of"]
@@ -140,7 +141,16 @@ def _least(spec: Spec, load: Load) -> int:
     """Bytes of one sequence, below which a service is of no use."""
     if isinstance(load.cache, kvcache.Unknown):
         return 0
-    return math.ceil(load.cache.sequence_bytes(asked.length_of(spec) or LEAST_TOKENS) / load.corrected.tokens)
+    return math.ceil(load.cache.sequence_bytes(_needed(spec, load)) / load.corrected.tokens)
+
+
+def _needed(spec: Spec, load: Load) -> int:
+    """Tokens of a sequence that must fit. Where nothing is said vLLM takes the model's own length and refuses to start
+    when one such sequence has no room; others make do with what is left."""
+    if asked.length_of(spec) is None and (spec.engine != "vllm" or asked.fits_itself(spec)):
+        return LEAST_TOKENS
+    own = load.cache.max_length if isinstance(load.cache, kvcache.Cache) else None
+    return asked.length_of(spec) or own or LEAST_TOKENS
 
 
 def _shortage(spec: Spec, places: Sequence[Place], load: Load, tight: Place) -> str:
@@ -148,7 +158,7 @@ def _shortage(spec: Spec, places: Sequence[Place], load: Load, tight: Place) -> 
     room, least = tight.room, max(_least(spec, load), load.fixed_kv or 0)
     where = f"on {_place(room)} " if len(places) > 1 or room.gpus > 1 else ""
     if tight.left < least or tight.left <= 0:
-        cache = "the KV cache" if load.fixed_kv else f"one sequence of {asked.length_of(spec) or LEAST_TOKENS:,} tokens"
+        cache = "the KV cache" if load.fixed_kv else f"one sequence of {_needed(spec, load):,} tokens"
         beside = "" if room.static is not None else f"{load.runtime / GIB:.1f} GiB for graphs and activations and "
         return (
             f"Does not fit {where}by {(least - tight.left) / GIB:.1f} GiB: {(load.weights or 0) / GIB:.1f} GiB of "
@@ -310,12 +320,12 @@ def largest(spec: Spec, rooms: Sequence[Room], load: Load) -> dict[str, Any]:
         return {}
     own = rooms[0].static if rooms[0].static is not None else asked.share_of(spec) if rooms[0].claim else None
     most = _most_share(rooms, load)
+    slots = asked.sequences_of(spec) if spec.engine == "llamacpp" else 1  # these share the length that is said
     for share in dict.fromkeys((None,) if own is None else (min(own, most), most)):
         size = min(_at_share(room, load, share) for room in rooms)
-        tokens = _length_that_fits(cache, size * load.corrected.tokens) if size > 0 else 0
+        tokens = _length_that_fits(cache, size * load.corrected.tokens / slots) if size > 0 else 0
         tokens = min(tokens, longest(spec, load)) // 1024 * 1024
         if tokens >= 1024:
-            slots = asked.sequences_of(spec) if spec.engine == "llamacpp" else 1
             made: dict[str, Any] = {"max_model_len": tokens * slots}
             return made if share is None else {"gpu_memory_utilization": share, **made}
     return {}
@@ -328,7 +338,7 @@ def _loose(spec: Spec, load: Load) -> Load:
 
 def _most_share(rooms: Sequence[Room], load: Load) -> float:
     """The largest share, in hundredths, that every node can give above its floor."""
-    shares = [0.99]
+    shares = [MOST_SHARE]
     for room in rooms:
         usable = min(room.at_best, room.total - room.floor)
         if room.static is None:
@@ -368,9 +378,13 @@ def _with_more_ranks(
         wider = replace(spec, tensor_parallel=size)
         if options.ranks(wider) <= there:
             again = _judged(wider, sheets, given, deeper=False)
-            if again.verdict in ("fits", "fits_after_clearing") or again.largest:
-                return replace(found, largest={"tensor_parallel": size, **again.largest})
+            if again.verdict in ("fits", "fits_after_clearing"):
+                return replace(found, largest={"tensor_parallel": size})
+            if again.largest and not found.largest:
+                found = replace(found, largest={"tensor_parallel": size, **again.largest})
             continue
+        if found.largest:
+            return found
         needs = load_of(wider, [sheets[node] for node in spec.nodes], replace(given, measured=()))
         enough = all(
             _at_share(room, needs, _of_engine(room, rooms, needs)) >= max(1, _least(wider, needs)) for room in rooms
