@@ -25,11 +25,13 @@ from apps.api.schemas import (
     NodeWithSheet,
     RepinBody,
     Started,
+    UnlockBody,
     Word,
 )
 from apps.inventory import services
 from apps.inventory.models import Credential, Node
 from apps.people.access import actor_of, allow
+from apps.runs import foreign
 from apps.runs import services as runs
 
 router = Router(tags=["nodes"])
@@ -172,6 +174,17 @@ def scan_node(request: HttpRequest, node_id: int, idempotency_key: IdempotencyKe
     """Ask the node's door again which host keys it shows; nothing is trusted by it."""
     node = by_id(Node.objects.all(), node_id)
     return Status(202, Started(run=runs.rescan(actor_of(request), node, idempotency_key=idempotency_key or "").pk))
+
+
+@router.post("nodes/{int:node_id}/unlock", response={202: Started})
+@allow("clear")
+def unlock_node(
+    request: HttpRequest, node_id: int, body: UnlockBody, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Remove the locks that other installations of sparkweb left on the node; one that lives keeps its own, and the run fails."""
+    node = by_id(Node.objects.all(), node_id)
+    run = foreign.unlock(actor_of(request), node, reason=body.reason, idempotency_key=idempotency_key or "")
+    return Status(202, Started(run=run.pk))
 
 
 @router.post("nodes/{int:node_id}/probe", response={202: Started})

@@ -27,6 +27,7 @@ PAST = {
     "clear": "cleared",
     "provision": "provisioned",
     "restore": "restored",
+    "unlock": "unlocked",
 }
 
 

@@ -88,6 +88,7 @@ def test_every_start_takes_an_idempotency_key(schema: dict[str, Any]) -> None:
         "nodes",
         "nodes/{node_id}/probe",
         "nodes/{node_id}/scan",
+        "nodes/{node_id}/unlock",
         "nodes/provision/start",
         "nodes/restore/start",
         *(f"deployments/{{deployment_id}}/{it}" for it in ("launch", "relaunch", "stop")),
