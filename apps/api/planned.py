@@ -14,7 +14,7 @@ def shown(plan: Plan) -> PlanOut:
         revision=plan.revision,
         nodes=list(plan.nodes),
         stages=[_stage(stage) for stage in plan.stages],
-        fit=None if plan.fit is None else fitted(plan.fit),
+        fit=None if plan.fit is None else _fit(plan.fit),
         problems=[_problem(one) for one in plan.problems],
         refused=bool(plan.refused),
     )
@@ -39,6 +39,11 @@ def _stage(stage: Stage) -> PlannedStage:
 
 
 def fitted(fit: Fit) -> FitOut:
+    """A verdict without a plan."""
+    return _fit(fit)
+
+
+def _fit(fit: Fit) -> FitOut:
     return FitOut(
         verdict=fit.verdict,
         sentence=fit.sentence,

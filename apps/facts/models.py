@@ -14,6 +14,7 @@ from apps.facts.values import ModelFolder
 
 _OF = re.compile(r"^(?P<stem>.*?)-?(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<rest>.*)$")
 _WEIGHTS = (".safetensors", ".gguf", ".pth")
+MOST_GGUF = 200
 _HUB = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
 
 
@@ -98,12 +99,12 @@ def _made(path: str, folder: _Folder) -> ModelFolder:
         complete=complete,
         config=_config(folder.config),
         weights_bytes=sum(_loaded(folder, weights).values()),
+        tensors=tuple(sorted((name, count, size) for name, (count, size) in folder.tensors.items())),
         name=f"{hub.group(1)}/{hub.group(2)}" if hub else None,
         missing=tuple(missing[:200]),
         partial_bytes=folder.partial,
         index_total_bytes=folder.total,
-        gguf=tuple(sorted((name, size) for name, size in weights.items() if name.endswith(".gguf")))[:200],
-        tensors=tuple(sorted((name, count, size) for name, (count, size) in folder.tensors.items())),
+        gguf=tuple(sorted(one for one in weights.items() if one[0].lower().endswith(".gguf")))[:MOST_GGUF],
     )
 
 

@@ -487,6 +487,10 @@ def _agreed(clear: Sequence[Clear], plan: Plan) -> tuple[Clear, ...]:
     return tuple(one for one in clear if (one.node, one.kind, one.name) in asked)
 
 
+def _bars(plan: Plan) -> list[dict[str, Any]]:
+    return fit_bars(plan.fit) if plan.fit else []
+
+
 @allow("plan")
 @require_http_methods(["GET", "POST"])
 def plan(request: HttpRequest, deployment_id: int) -> HttpResponse:
@@ -559,7 +563,7 @@ def _show(
         "needed": len(needed),
         "fine": sum(row["tone"] == "ok" for row in rows),
         "stages": stage_rows(made) if made else [],
-        "bars": fit_bars(made.fit) if made and made.fit else [],
+        "bars": _bars(made) if made else [],
         "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
         "shown": json.dumps(fingerprints(made)) if made else "",
         "reason": source.get("reason", ""),

@@ -34,13 +34,14 @@ class Place:
     left: int
 
 
-def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
-    """The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
+def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given, *, beside: Mapping[str, int] | None = None) -> Fit:
+    """Of one service; `beside`: by node, bytes that the deployment's other services take there (see fit_together).
+    The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
     whole deployment (the smallest rank decides) and, where it does not fit, the largest setting that does."""
-    return _judged(spec, sheets, given, deeper=True)
+    return _judged(spec, sheets, given, beside or {}, deeper=True)
 
 
-def _judged(spec: Spec, sheets: Mapping[str, Sheet], given: Given, *, deeper: bool) -> Fit:
+def _judged(spec: Spec, sheets: Mapping[str, Sheet], given: Given, beside: Mapping[str, int], *, deeper: bool) -> Fit:
     missing = [node for node in spec.nodes if node not in sheets]
     if missing or not spec.nodes:
         return Fit("unknown", f"Unknown: nothing is known of {', '.join(missing) or 'any node'} yet.")
@@ -48,7 +49,9 @@ def _judged(spec: Spec, sheets: Mapping[str, Sheet], given: Given, *, deeper: bo
     if any(room is None for room in rooms):
         silent = [node for node, room in zip(spec.nodes, rooms, strict=True) if room is None]
         return Fit("unknown", f"Unknown: {', '.join(silent)} did not say how much memory it has.")
-    known = [room for room in rooms if room is not None]
+    known = [
+        replace(room, available=max(0, room.available - beside.get(room.node, 0))) for room in rooms if room is not None
+    ]
     load = load_of(spec, [sheets[node] for node in spec.nodes], given)
     if load.weights is None:
         bars = tuple(_bar(room, load, 0, 0) for room in known)
@@ -57,7 +60,7 @@ def _judged(spec: Spec, sheets: Mapping[str, Sheet], given: Given, *, deeper: bo
         )
     found = _verdict(spec, known, load)
     if found.verdict == "does_not_fit" and not found.largest and deeper:
-        return _with_more_ranks(spec, sheets, given, known, load, found)
+        return _with_more_ranks(spec, sheets, given, beside, known, load, found)
     return found
 
 
@@ -366,7 +369,13 @@ def _length_that_fits(cache: kvcache.Cache, size: float) -> int:
 
 
 def _with_more_ranks(
-    spec: Spec, sheets: Mapping[str, Sheet], given: Given, rooms: Sequence[Room], load: Load, found: Fit
+    spec: Spec,
+    sheets: Mapping[str, Sheet],
+    given: Given,
+    beside: Mapping[str, int],
+    rooms: Sequence[Room],
+    load: Load,
+    found: Fit,
 ) -> Fit:
     """Where no setting fits at this tensor parallel: a larger one on the GPUs of these nodes, else how many such places
     would hold it."""
@@ -377,7 +386,7 @@ def _with_more_ranks(
     for size in _sizes(spec, sheets, given):
         wider = replace(spec, tensor_parallel=size)
         if options.ranks(wider) <= there:
-            again = _judged(wider, sheets, given, deeper=False)
+            again = _judged(wider, sheets, given, beside, deeper=False)
             if again.verdict in ("fits", "fits_after_clearing"):
                 return replace(found, largest={"tensor_parallel": size})
             if again.largest and not found.largest:

@@ -53,14 +53,19 @@ class Room:
 def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
     """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
     share (no GPU known, or another engine)."""
-    share = share_of(spec)
-    if share is None or not (sheet.gpus and sheet.gpus.gpus):
-        return None
     if discrete(sheet):
         sizes = [gpu.memory_total_mib for gpu in used_gpus(spec, sheet) if gpu.memory_total_mib]
-        return int(min(sizes) * MIB * share) if sizes else None
+        return _claimed(spec, sheet, min(sizes) * MIB) if sizes else None
     total = sheet.memory.total_bytes if sheet.memory else None
-    return None if total is None else int(total * share)
+    return None if total is None else _claimed(spec, sheet, total)
+
+
+def _claimed(spec: Spec, sheet: Sheet, total: int) -> int | None:
+    """The claims of all services of the deployment that are on this node."""
+    each: tuple[Spec, ...] = getattr(spec, "each", (spec,))
+    shares = [share_of(one) for one in each if len(each) == 1 or sheet.node in one.nodes]
+    known = [share for share in shares if share is not None]
+    return sum(int(total * share) for share in known) if known and sheet.gpus and sheet.gpus.gpus else None
 
 
 def used_gpus(spec: Spec, sheet: Sheet) -> tuple[Gpu, ...]:
@@ -131,14 +136,13 @@ def _room(spec: Spec, sheet: Sheet, given: Given, seen: Sheet, total: int, avail
     freeable = _sum(one for one in found if not one.own)
     freed = _sum(one for one in found if not one.own and (one.kind, one.name) in consented)
     later = sum(pending.values())
-    share = share_of(spec)
     return Room(
         node=sheet.node,
         total=total,
         available=max(0, min(total, available + own) - later),
         freed=freed,
         freeable=freeable + later,
-        claim=None if share is None or not (sheet.gpus and sheet.gpus.gpus) else int(total * share),
+        claim=_claimed(spec, sheet, total),
         floor=0,
         unified=False,
         others=tuple(held.items()),
