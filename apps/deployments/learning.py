@@ -57,8 +57,10 @@ def _whole(value: Any) -> int | None:
 
 
 def measured(spec: Spec) -> tuple[Measured, ...]:
-    """What launches of the spec's model on its engine said, the newest first."""
-    rows = FitSample.objects.filter(model=spec.model, engine=spec.engine).order_by("-run_id")[: MOST * 4]
+    """What launches of the spec's models on its engines said, the newest first."""
+    each: tuple[Spec, ...] = getattr(spec, "each", (spec,))
+    models, engines = {one.model for one in each}, {one.engine for one in each}
+    rows = FitSample.objects.filter(model__in=models, engine__in=engines).order_by("-run_id")[: MOST * 4 * len(each)]
     return tuple(
         Measured(
             row.model,
