@@ -16,6 +16,7 @@ from apps.plan.weights import Split
 DEFAULT_UTILIZATION = 0.9  # vLLM's own when nothing is said
 DEFAULT_STATIC = 0.88  # SGLang chooses by itself, by the GPU and the batch; this is about what it chooses
 DEFAULT_SEQUENCES = {"vllm": 256, "sglang": 48, "llamacpp": 1}  # what runs at a time when nothing is said
+SEQUENCES_UNKNOWN = 256  # of another server
 LENGTHS = {
     "vllm": ("--max-model-len",),
     "sglang": ("--context-length", "--max-total-tokens"),
@@ -79,7 +80,7 @@ def fits_itself(spec: Spec) -> bool:
 
 def sequences_of(spec: Spec) -> int:
     """How many run at a time at most."""
-    return _first(spec, SEQUENCES) or DEFAULT_SEQUENCES.get(spec.engine, 1)
+    return _first(spec, SEQUENCES) or DEFAULT_SEQUENCES.get(spec.engine, SEQUENCES_UNKNOWN)
 
 
 def cache_type(spec: Spec) -> str:

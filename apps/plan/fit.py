@@ -70,6 +70,8 @@ def _unseen(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> str:
     where = spec.model_path or "the hub's cache (no model path is set)"
     said = f"the weight files at {where} were not seen"
     counted = weights.families(known.config)
+    if spec.engine == "llamacpp":
+        return said
     if known.config and isinstance(counted, kvcache.Unknown):
         return f"{said} and {counted.missing}"
     if known.config:

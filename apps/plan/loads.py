@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apps.facts.sheet import Sheet
@@ -52,17 +52,18 @@ class Load:
 
 
 def model_of(spec: Spec, sheets: Sequence[Sheet]) -> ModelFolder | None:
-    """The model's folder as the first node that has it whole describes it."""
-    path = folder_path(spec)
-    found = [model for sheet in sheets if path and (model := find_model(sheet, path))]
+    """The model's folder as the first node that has it whole describes it; of a GGUF that is named, that file alone."""
+    found = [model for sheet in sheets if spec.model_path and (model := _at(sheet, spec.model_path))]
     whole = [model for model in found if model.complete is not False and model.weights_bytes]
     return next(iter(whole or found), None)
 
 
-def folder_path(spec: Spec) -> str:
-    """The folder of the model; a GGUF may be named itself."""
-    path = spec.model_path
-    return path.rpartition("/")[0] if path.endswith(".gguf") else path
+def _at(sheet: Sheet, path: str) -> ModelFolder | None:
+    found = find_model(sheet, path)
+    folder, _, name = path.rpartition("/")
+    around = find_model(sheet, folder) if found is None and name.endswith(".gguf") else None
+    size = _gguf(name, around) if around else None
+    return replace(around, path=path, weights_bytes=size, complete=True) if around and size else found
 
 
 def known_of(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Model:
@@ -75,17 +76,16 @@ def known_of(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Model:
         config, origin = given.config, "given"
     elif config is None and listed is not None:
         config, origin = listed.config, "catalogue"
-    size = _files(spec, folder) if folder else None
+    size = _files(folder) if folder else None
     if size is None:
-        size = given.weights_bytes or (listed.weights_bytes if listed and origin != "given" else None)
+        own = listed.weights_bytes if listed and origin != "given" and spec.engine != "llamacpp" else None
+        size = given.weights_bytes or own
     unknown = listed.unknown if listed and origin == "catalogue" else ()
     return Model(config, size, folder.tensors if folder else (), origin, unknown, folder)
 
 
-def _files(spec: Spec, folder: ModelFolder) -> int | None:
+def _files(folder: ModelFolder) -> int | None:
     """Bytes of the files that will be loaded. Of an unfinished download what its index says, where it does."""
-    if spec.model_path.endswith(".gguf"):
-        return _gguf(spec.model_path.rpartition("/")[2], folder)
     if folder.complete is False:
         return folder.index_total_bytes
     return folder.weights_bytes or None
@@ -93,7 +93,7 @@ def _files(spec: Spec, folder: ModelFolder) -> int | None:
 
 def _gguf(name: str, folder: ModelFolder) -> int | None:
     """One file, or with `-00001-of-0000N` all of its parts."""
-    parts = {part for part in weights.gguf_parts(name)}
+    parts = set(weights.gguf_parts(name))
     sizes = [size for each, size in folder.gguf if each in parts]
     return sum(sizes) if len(sizes) == len(parts) else None
 
@@ -105,6 +105,8 @@ def load_of(spec: Spec, sheets: Sequence[Sheet], given: Given = Given()) -> Load
     found = weights.share(
         split, whole=model.bytes, tensors=model.tensors, config=model.config, drafting=speculation is not None
     )
+    if found and found.estimated and spec.engine == "llamacpp":
+        found = None  # config.json says nothing of how a GGUF is quantised
     drafter, more = _drafter(spec, sheets, model, speculation)
     cache = kvcache.cache(
         model.config,

@@ -43,7 +43,8 @@ def judged(spec: Spec, total_gib: float = 120.0, used_gib: float = 6.0) -> Fit:
         node: replace(sheet, memory=Memory(total, total - used, total - used, 0))
         for node, sheet in pair(busy=False).items()
     }
-    return fit(spec, sheets, GIVEN)
+    weights = 20 * GIB if spec.engine == "llamacpp" else None  # a GGUF's size is known by its file alone
+    return fit(spec, sheets, replace(GIVEN, weights_bytes=weights))
 
 
 @settings(max_examples=100, deadline=None)

@@ -202,7 +202,9 @@ def test_a_gguf_is_as_large_as_its_file() -> None:
         spec = small(engine="llamacpp", model="local", model_path=f"/models/gguf/{name}", gpu_memory_utilization=None)
         assert load_of(spec, [sheet]).weights == pytest.approx(size * GIB, rel=1e-6)
     gone = small(engine="llamacpp", model="local", model_path="/models/gguf/other.gguf", gpu_memory_utilization=None)
-    assert load_of(gone, [sheet]).weights is None or load_of(gone, [sheet]).estimated
+    assert load_of(gone, [sheet]).weights is None
+    named = replace(gone, model="Qwen/Qwen3-8B")
+    assert load_of(named, [sheet]).weights is None, "the catalogue knows another quantisation"
 
 
 def test_an_unfinished_download_is_as_large_as_its_index_says() -> None:
