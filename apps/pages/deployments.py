@@ -25,12 +25,8 @@ from apps.deployments.queries import Reached, endpoint
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
-<<<<<<< HEAD
-from apps.pages import charts, files, forms, scripts
-=======
-from apps.pages import forms, scripts
+from apps.pages import files, forms, scripts
 from apps.pages.fitting import bars as fit_bars
->>>>>>> main
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
 from apps.pages.words import duration_words
