@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apps.diagnosis.findings.holders import discrete, holders
@@ -61,8 +61,9 @@ class Load:
     fixed_kv: int | None = None  # --kv-cache-memory-bytes
 
 
-def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
-    """The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
+def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given, *, beside: Mapping[str, int] | None = None) -> Fit:
+    """Of one service; `beside`: by node, bytes that the deployment's other services take there (see fit_together).
+    The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
     whole deployment (the smallest rank decides) and, where it does not fit, the largest setting that does."""
     missing = [node for node in spec.nodes if node not in sheets]
     if missing or not spec.nodes:
@@ -71,7 +72,10 @@ def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
     if any(room is None for room in rooms):
         silent = [node for node, room in zip(spec.nodes, rooms, strict=True) if room is None]
         return Fit("unknown", f"Unknown: {', '.join(silent)} did not say how much memory it has.")
-    known = [room for room in rooms if room is not None]
+    taken = beside or {}
+    known = [
+        replace(room, available=max(0, room.available - taken.get(room.node, 0))) for room in rooms if room is not None
+    ]
     load = load_of(spec, [sheets[node] for node in spec.nodes])
     if load.weights is None:
         where = spec.model_path or "the hub's cache (no model path is set)"
@@ -86,6 +90,10 @@ def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
 def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
     """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
     share (no GPU known, or another engine)."""
+    if spec.services:
+        claims = [claim_bytes(one, sheet) for one in spec.each if sheet.node in one.nodes]
+        known = [claim for claim in claims if claim is not None]
+        return sum(known) if known else None
     if (
         spec.engine != "vllm"
         or not (sheet.gpus and sheet.gpus.gpus)

@@ -99,7 +99,7 @@ def _containers_gone(gate: Gate, stdout: str, exit_code: int) -> Judged:
         return Judged(False, message=f"docker did not answer (exit {exit_code})")
     listed = stdout.split()
     wanted = gate.get("containers")
-    left = listed if wanted is None else [name for name in listed if name in wanted]
+    left = [name for name in listed if (wanted is None or name in wanted) and name not in gate.get("but", ())]
     message = f"still there: {', '.join(left)}" if left else "the containers are gone"
     return Judged(not left, message=message, values={"left": left})
 

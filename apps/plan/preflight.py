@@ -47,8 +47,13 @@ def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
 
 
 def changes(gate: Gate, sheet: Sheet) -> tuple[Change, ...]:
-    """Everything that the launch relies on and that is no longer so, worst first."""
-    return tuple(change for check in CHECKS for change in check(gate, sheet))
+    """Everything that the launch relies on and that is no longer so, worst first. `further` in the gate: images and models of
+    further services."""
+    gates = (gate, *gate.get("further", ()))
+    found = (
+        change for check in CHECKS for one in (gates if check in FILES else (gate,)) for change in check(one, sheet)
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def sentence(gate: Gate, sheet: Sheet) -> str:
@@ -191,4 +196,5 @@ def _disk(gate: Gate, sheet: Sheet) -> Iterator[Change]:
         yield Change("disk_full", f"only {root.available_bytes / (1 << 30):.1f} GiB are free on / of {sheet.node}")
 
 
+FILES = (_image, _model)
 CHECKS = (_docker, _image, _model, _containers, _newcomers, _memory, _ports, _processes, _disk, _rebooted)

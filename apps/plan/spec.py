@@ -127,6 +127,9 @@ class Given:
     clear: tuple[Clear, ...] = field(default_factory=tuple)
     only_on: tuple[str, ...] = ()  # reserved: node names
     healthy: bool = False  # the watch says that it serves: where the sheets agree, there is nothing to launch
+    serving: tuple[str, ...] = ()  # of several services those that serve, as the watch says
+    standing: tuple[str, ...] = ()  # those of them that the sheets agree on: they are left alone
+    only: tuple[str, ...] | None = None  # stop these services alone; None: all of them
     others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
 
 

@@ -23,7 +23,8 @@ class Step:
               passed. `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
       ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed
               logs may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
-      smoke   one real chat completion at `url` for `model`.
+      smoke   one real request at `url` for `model`. `gate` = {"kind": embeddings or rerank, "urls": […]}: what is asked for where
+              it is no chat completion, and where else it may be answered; see plan.proofs.
       probe   the executor takes a full fresh sheet of the node, stores it, and asks
               `plan.gates.judge_sheet(gate, sheet)`. `gate` = {"name": "sheet"} (always good) or
               {"name": "preflight", …} with what the plan took for true. Every key may be missing: boot_id, docker
@@ -60,6 +61,9 @@ class Step:
     # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; restore takes a list.
     undo: dict[str, Any] = field(default_factory=dict)
     ends: str = ""  # kind end: the key of the serve step whose job is to be cancelled
+    service: str = (
+        ""  # whose step it is where the deployment has several; "" is the main one's, or nobody's in particular
+    )
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ class Plan:
     fit: Fit | None = None
     problems: tuple[Problem, ...] = ()
     spec: dict[str, Any] = field(default_factory=dict)
+    # Services that this plan leaves alone because they stand; it is about the others. Empty: about all of them.
+    kept: tuple[str, ...] = ()
 
     @property
     def refused(self) -> tuple[Problem, ...]:
@@ -149,6 +155,7 @@ class Plan:
             "nodes": self.nodes,
             "stages": [asdict(stage) for stage in self.stages],
             "spec": self.spec,
+            "kept": self.kept,
         }
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -182,4 +189,5 @@ class Plan:
             ),
             problems=tuple(Problem(**{**p, "clear": tuple(p["clear"])}) for p in body["problems"]),
             spec=body["spec"],
+            kept=tuple(body.get("kept", ())),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from apps.plan import proofs
 from apps.plan.commands import docker, node
 from apps.plan.spec import Spec
 from apps.plan.step import Step
@@ -14,9 +15,9 @@ READY_SILENCE_S = 900.0  # without any progress of the load
 GIB = 1 << 30
 
 
-def serve_key(name: str) -> str:
-    """The key of the step whose detached job is the engine (or its log) on a node."""
-    return f"serve.engine.{name}"
+def serve_key(name: str, service: str = "") -> str:
+    """The key of the step whose detached job is the engine (or its log) of a service on a node."""
+    return f"serve.{service}.engine.{name}" if service else f"serve.engine.{name}"
 
 
 def note(key: str, name: str, title: str, *, why: str) -> Step:
@@ -138,13 +139,18 @@ def containers_gone(
     name: str,
     *,
     deployment: int | None = None,
+    service: str = "",
     names: Sequence[str] = (),
+    but: Sequence[str] = (),
     running_only: bool = False,
 ) -> Step:
-    script = docker.names(running_only=running_only, deployment=deployment)
-    gate: dict[str, Any] = (
-        {"name": "containers_gone", "containers": list(names)} if deployment is None else {"name": "containers_gone"}
-    )
+    """`names`: those that must go, of whatever deployment; `but`: those of this deployment that stay."""
+    script = docker.names(running_only=running_only, deployment=deployment, service=service)
+    gate: dict[str, Any] = {"name": "containers_gone"}
+    if deployment is None:
+        gate["containers"] = list(names)
+    if but:
+        gate["but"] = list(but)
     return Step(
         key=key,
         node=name,
@@ -187,16 +193,18 @@ def ready(spec: Spec, head: str) -> Step:
 
 
 def smoke(spec: Spec, head: str) -> Step:
-    url = f"{api_url(spec)}/v1/chat/completions"
+    urls = [f"{api_url(spec)}{path}" for path in proofs.PATHS[spec.kind]]
+    url = urls[0]
     return Step(
         key=f"verify.smoke.{head}",
         node=head,
-        title="One real completion",
+        title=proofs.TITLES[spec.kind],
         kind="smoke",
         url=url,
+        gate={} if spec.kind == "chat" else {"kind": spec.kind, "urls": urls[1:]},
         model=spec.model_name,
         max_tokens=spec.smoke_max_tokens,
         within_s=300.0,
-        commands=(f"# POST {url} through SSH",),
+        commands=(f"# POST {' or '.join(urls)} through SSH",),
         why="readiness alone proves nothing: an engine can say 200 and fail at the first request",
     )

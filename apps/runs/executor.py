@@ -6,7 +6,6 @@ instruction. SSH happens in one thread a node; the journal is only touched by th
 
 from __future__ import annotations
 
-import json
 import random
 import secrets as entropy
 import time
@@ -22,7 +21,7 @@ from apps.diagnosis.reasons import REASONS, TRANSIENT
 from apps.diagnosis.vllm import Reader as VllmReader
 from apps.facts import probe
 from apps.facts.sheet import Sheet
-from apps.plan import gates
+from apps.plan import gates, proofs
 from apps.plan.step import Plan, Step
 from apps.remote.transport import (
     AccessDenied,
@@ -372,21 +371,21 @@ class Executor:
         try:
             if step.kind == "ready":
                 return transport.http("GET", step.url, timeout_s=10.0)
-            body = {
-                "model": step.model,
-                "max_tokens": self.journal.recall(step.key, "budget", step.max_tokens),
-                "temperature": 0,
-                "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
-            }
+            url, budget = self._proof_url(step), self.journal.recall(step.key, "budget", step.max_tokens)
             return transport.http(
                 "POST",
-                step.url,
-                body=json.dumps(body).encode(),
+                url,
+                body=proofs.body(_kind(step), step.model, url=url, max_tokens=budget),
                 timeout_s=120.0,
                 headers={"Content-Type": "application/json"},
             )
         except HttpFailed as problem:
             return problem
+
+    def _proof_url(self, step: Step) -> str:
+        """Where the proof is asked for now: the next one where the last did not know the path."""
+        urls = [step.url, *step.gate.get("urls", ())]
+        return str(urls[min(self.journal.recall(step.key, "path", 0), len(urls) - 1)])
 
     def _end_job(self, node: str, step: Step) -> JobLook | None:
         job_id = self.said.get(f"job {step.key}", "")
@@ -621,9 +620,7 @@ class Executor:
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
-        served = [
-            s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.journal.job_id(s.key)
-        ]
+        served = self._served()
         failures = []
         for serve in served:
             reader = self._reader(serve.key)
@@ -639,19 +636,20 @@ class Executor:
             if self.dead[step.key] < DEAD_LOOKS * 5:
                 return False
         if failures:
-            _, _, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
-            self.journal.finish(step.key, "failed", reason=failure.reason, evidence=failure.evidence)
+            _, key, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
+            evidence = f"{self._whose(self._step(key))}{failure.evidence}"
+            self.journal.finish(step.key, "failed", reason=failure.reason, evidence=evidence)
             return True
         first = ended[0]
         tail = self.journal.tail(first.key)
         code = self.said.get(f"exit {first.key}", "")
         ended_how = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
-        reason = "exited" if first.rank in (0, None) else "rank_lost"
+        reason = "exited" if first.rank in (self._first_rank(first.service), None) else "rank_lost"
         self.journal.finish(
             step.key,
             "failed",
             reason=reason,
-            evidence=f"{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
+            evidence=f"{self._whose(first)}{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
         )
         return True
 
@@ -659,36 +657,56 @@ class Executor:
         budget = self.journal.recall(step.key, "budget", step.max_tokens)
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
+        kind = _kind(step)
         if isinstance(answer, HttpFailed):
-            words, ok, larger = f"no answer: {answer.reason} {answer.evidence}", False, False
+            proof = proofs.Proof(False, answer.reason, f"no answer: {answer.reason} {answer.evidence}")
         else:
-            verdict = api.chat(answer.status, answer.body, budget)
-            words, ok, larger = verdict.sentence or verdict.verdict, verdict.ok, verdict.retry_max_tokens is not None
-        self.journal.note(step.key, f"completion {tries} with {budget} tokens: {words}")
-        if ok:
+            proof = proofs.judge(kind, answer.status, answer.body, max_tokens=budget)
+        asked = f"with {budget} tokens" if kind == "chat" else f"at {self._proof_url(step)}"
+        words = " ".join(filter(None, (proof.sentence, proof.warning)))
+        self.journal.note(step.key, f"{proofs.NOUNS[kind]} {tries} {asked}: {words}")
+        path = self.journal.recall(step.key, "path", 0)
+        if proof.ok:
             assert isinstance(answer, HttpAnswer)
-            self.journal.outcome(
-                smoke={
-                    "verdict": "passed",
-                    "budget": budget,
-                    "answer": answer.body.decode("utf-8", "replace")[:4000],
-                    "seconds": round(answer.seconds, 3),
-                }
-            )
+            answered = {"answer": answer.body.decode("utf-8", "replace")[:4000], "seconds": round(answer.seconds, 3)}
+            self._outcome_of(step, verdict="passed", budget=budget, said=words, warning=proof.warning, **answered)
             self.journal.finish(step.key, "succeeded", note=words)
-        elif larger and budget < SMOKE_LARGEST:
+        elif proof.larger and budget < SMOKE_LARGEST:
             self.journal.remember(step.key, "budget", min(budget * 8, SMOKE_LARGEST))
-        elif tries >= SMOKE_TRIES or self._engine_ended():
-            self.journal.outcome(smoke={"verdict": "failed", "budget": budget, "detail": words})
+        elif proof.elsewhere and path < len(step.gate.get("urls", ())):
+            self.journal.remember(step.key, "path", path + 1)
+            self.journal.remember(step.key, "tries", 0)
+        elif tries >= SMOKE_TRIES or self._engine_ended(step.service):
+            self._outcome_of(step, verdict="failed", budget=budget, detail=words)
             self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
 
-    def _engine_ended(self) -> bool:
-        return any(
-            self.journal.job_id(s.key) and self.journal.drained(s.key)
+    def _outcome_of(self, step: Step, **values: Any) -> None:
+        """The main service's proof is `smoke`, another's `smoke:NAME`."""
+        name = f"smoke:{step.service}" if step.service else "smoke"
+        self.journal.outcome(**{name: {"kind": _kind(step), **values}})
+
+    def _engine_ended(self, service: str) -> bool:
+        """Whether the head of a service ended; its first rank is the least of those that its steps name."""
+        served = [s for s in self._served(service) if s.rank is not None]
+        return any(self.journal.drained(s.key) for s in served if s.rank == self._first_rank(service))
+
+    def _first_rank(self, service: str) -> int | None:
+        return min((s.rank for s in self._served(service) if s.rank is not None), default=None)
+
+    def _whose(self, step: Step) -> str:
+        """Begins evidence where a deployment has several services: `reranker: `."""
+        services = self.plan.spec.get("services") or ()
+        main = str(self.plan.spec.get("kind") or "chat")
+        return f"{step.service or main}: " if services else ""
+
+    def _served(self, service: str | None = None) -> list[Step]:
+        """Started steps that stay, of one service or of all."""
+        return [
+            s
             for stage in self.plan.stages
             for s in stage.steps
-            if s.kind == "serve" and s.rank == 0
-        )
+            if s.kind == "serve" and self.journal.job_id(s.key) and service in (None, s.service)
+        ]
 
     def _judge_end(self, step: Step, look: JobLook | None) -> None:
         if f"job {step.key}" not in self.said:
@@ -881,6 +899,10 @@ class Executor:
         if self.away.pop(node, None) is not None:
             self.journal.reached(node)
 
+    def _uses_docker(self) -> bool:
+        spec = self.plan.spec
+        return any(one.get("runtime") == "docker" for one in (spec, *(spec.get("services") or ())))
+
     def _clean(self, node: str) -> None:
         """In the node's thread. Raises RemoteError while something of this run is left there."""
         jobs = self.doors.jobs(node)
@@ -889,7 +911,7 @@ class Executor:
                 job_id = self.journal.job_id(step.key)
                 if step.node == node and job_id:
                     jobs.cancel(job_id)
-        if self.plan.spec.get("runtime") == "docker" and self.plan.story in CHANGES_ENGINES:
+        if self._uses_docker() and self.plan.story in CHANGES_ENGINES:
             listed = Command.of("docker", "ps", "-aq", "--filter", f"label=sparkweb.run={self.run_id}")
             remove = pipe(listed, Command.of("xargs", "-r", "docker", "rm", "-f"))
             # Docker may still be at work on what a client that is gone by now had asked for: look until there is nothing.
@@ -900,6 +922,10 @@ class Executor:
                     "utf-8", "replace"
                 ).strip() or "its containers are still there"
                 raise RemoteError("cleanup_incomplete", hop=node, evidence=said[-500:])
+
+
+def _kind(step: Step) -> str:
+    return str(step.gate.get("kind", "chat"))
 
 
 def _not_yet(answer: HttpAnswer, wanted: str) -> str:

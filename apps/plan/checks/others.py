@@ -9,6 +9,7 @@ from dataclasses import replace
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder
 from apps.facts.sheet import Sheet
 from apps.facts.values import Container, EngineProcess, Listener
+from apps.plan import together
 from apps.plan.engines.site import container_name
 from apps.plan.found import container_of
 from apps.plan.spec import Clear, Given, Other, Spec
@@ -48,9 +49,10 @@ def _of_jobs(sheet: Sheet, given: Given) -> dict[int, Other]:
     """Processes of engines that run as detached jobs, by pid: one that was told the deployment's port or model and that
     no container or unit owns, and whatever it started."""
     jobs = [
-        (other, other.spec)
+        (other, spec)
         for other in given.others
-        if other.spec and other.spec.runtime == "process" and sheet.node in other.spec.nodes and other.state in ALIVE
+        for spec in (other.spec.each if other.spec else ())
+        if spec.runtime == "process" and sheet.node in spec.nodes and other.state in ALIVE
     ]
     loose = [one for one in sheet.processes or () if not one.kept]
     found = {one.pid: other for one in loose for other, spec in jobs if _told(one, sheet, spec)}
@@ -94,14 +96,19 @@ def check(
     memory; `ports`: those of ours that others have."""
     theirs = of_holders(sheet, given)
     held = [(theirs[one.kind, one.name], one) for one in found if (one.kind, one.name) in theirs]
-    named = _same_name(spec, sheet, given)
+    named = {one.service: _same_name(one, sheet, given) for one in together.on(spec, sheet.node)}
     wanted = [one for one in given.clear if one.node == sheet.node and (one.kind, one.name) in theirs]
     asked = [theirs[one.kind, one.name] for one in wanted]
-    for other in dict.fromkeys((*(one for one, _ in held), *ports.values(), *((named,) if named else ()), *asked)):
+    for other in dict.fromkeys(
+        (*(one for one, _ in held), *ports.values(), *(one for one in named.values() if one), *asked)
+    ):
         said = [*_memory([one for whose, one in held if whose is other])]
         said += [f"port {port}" for port, whose in ports.items() if whose is other]
-        if named is other:
-            said.append(f"the container name {container_name(spec, spec.nodes.index(sheet.node))}")
+        said += [
+            f"the container name {container_name(one, one.nodes.index(sheet.node))}"
+            for one in together.on(spec, sheet.node)
+            if named[one.service] is other
+        ]
         said += [
             f"{one.kind} {one.name}, which is not cleared" for one in wanted if theirs[one.kind, one.name] is other
         ]

@@ -16,7 +16,9 @@ from apps.plan.step import Problem
 
 def needed_ports(spec: Spec, node: str) -> tuple[int, ...]:
     """On the head: the API's port and Ray's or the rendezvous'. On other nodes none that is fixed. Ray's dashboard
-    (8265) is not started."""
+    (8265) is not started. Of several services all that are on the node."""
+    if spec.services:
+        return tuple(dict.fromkeys(port for one in spec.each for port in needed_ports(one, node)))
     if not spec.nodes or node != spec.nodes[0]:
         return ()
     if spec.cluster == "ray" and spec.runtime == "docker":

@@ -31,7 +31,7 @@ def stages(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...
     made = docker.Container(
         name=head.container,
         image=spec.image,
-        labels=docker.Labels(given.deployment, given.revision, 0),
+        labels=docker.Labels(given.deployment, given.revision, 0, spec.service),
         command=spec.arguments,
         environment=spec.environment,
         secrets=tuple(secret.variable for secret in spec.secrets),

@@ -156,7 +156,7 @@ def container(spec: Spec, site: Site, given: Given, command: Command) -> docker.
     return docker.Container(
         name=site.container,
         image=spec.image,
-        labels=docker.Labels(given.deployment, given.revision, site.rank),
+        labels=docker.Labels(given.deployment, given.revision, site.rank, spec.service),
         command=command.words,
         environment=environment(spec, site),
         secrets=tuple(secret.variable for secret in spec.secrets),

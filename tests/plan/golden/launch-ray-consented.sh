@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan 21a5d8c377eec9eb96d6c7204269ccac8ffd8294862385b908f2e41f457b7c60
+# plan b0896e56b3c8521fceca971d99f337f6c81e61009a26fc69620717c401118cbd
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
