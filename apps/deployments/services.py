@@ -178,6 +178,12 @@ def _set_archived(actor: Actor, deployment: Deployment, *, archived: bool, reaso
     return deployment
 
 
+def forget_found(deployment: Deployment, story: str) -> None:
+    """What was found is gone once a launch or a stop by plan of what was taken over went well: it was cleared there."""
+    if story in ("launch", "relaunch", "stop") and deployment.taken_over_at is not None and deployment.found:
+        Deployment.objects.filter(pk=deployment.pk).update(found=[])
+
+
 def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:
     """An editor's consent, so that a later relaunch by an operator may clear exactly the same again.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from apps.plan import options
 from apps.plan.spec import Given, Spec
@@ -59,3 +60,9 @@ def key_of(key: str, service: str) -> str:
     """`serve.engine.spark-1` of the service embeddings is `serve.embeddings.engine.spark-1`."""
     first, _, rest = key.partition(".")
     return f"{first}.{service}.{rest}" if service else key
+
+
+def services_of(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Of a plan as JSON: key of a step -> the service whose step it is; the main one's and nobody's are left out."""
+    steps = (step for stage in plan.get("stages", ()) for step in stage["steps"])
+    return {step["key"]: step["service"] for step in steps if step.get("service")}

@@ -169,7 +169,7 @@ class Executor:
         self.last_try: dict[str, float] = {}
         self.launched: set[str] = set()
         self.said: dict[str, str] = {}
-        self.moved_at = time.time()
+        self.moved_at: dict[str, float] = {}  # by service: when its log or its steps moved last, unix seconds
         self.looking: dict[str, tuple[Step | None, Future[Seen]]] = {}  # by node: one look at a time
         self.held: dict[str, float] = {}  # node -> when we last said there that we work on it
         self.cleaning: dict[str, Future[None]] = {}
@@ -289,7 +289,7 @@ class Executor:
             return
         job_id = f"{self.code}-{self.ordinals[step.key]}" if step.kind in ("job", "serve") else ""
         self.journal.begin(step.key, job_id=job_id)
-        self.moved_at = time.time()
+        self.moved_at[step.service] = time.time()
 
     def _due(self, step: Step | None) -> Step | None:
         """The step, if its next try is due."""
@@ -490,7 +490,7 @@ class Executor:
         ended = look.state in ("exited", "lost") and whole
         stored = self.journal.output(key, offset=position, data=look.data, ended=ended)
         if look.data:
-            self.moved_at = time.time()
+            self.moved_at[self._step(key).service] = time.time()
         if reader is not None and stored:
             for data in stored:
                 reader.feed(data)
@@ -562,7 +562,7 @@ class Executor:
         if judged.message:
             self._say(step, judged.message)
         if judged.failed:
-            named = self._why_ended(step.node) if judged.failed == "exited" else None
+            named = self._why_ended(step) if judged.failed == "exited" else None
             reason, evidence = named or (judged.failed, judged.message)
             self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         elif judged.done:
@@ -570,11 +570,9 @@ class Executor:
         elif time.time() - self.journal.started_at(step.key) > step.within_s:
             self.journal.finish(step.key, "failed", reason=gates.timeout_reason(step.gate), evidence=judged.message)
 
-    def _why_ended(self, node: str) -> tuple[str, str] | None:
-        """What the followed logs of a node say about an end."""
-        for step in (s for stage in self.plan.stages for s in stage.steps if s.node == node and s.kind == "serve"):
-            if not self.journal.job_id(step.key):
-                continue
+    def _why_ended(self, waiting: Step) -> tuple[str, str] | None:
+        """What the followed logs of its node and service say about an end."""
+        for step in (s for s in self._served(waiting.service) if s.node == waiting.node):
             failure = explain("\n".join(self.journal.tail(step.key, limit=60)).encode()).failure
             if failure is not None:
                 return failure.reason, failure.evidence
@@ -606,11 +604,10 @@ class Executor:
         if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
-        silent = time.time() - max(self.moved_at, self.journal.started_at(step.key))
+        silent = time.time() - max(self.moved_at.get(step.service, 0.0), self.journal.started_at(step.key))
         if silent > step.within_s:
-            loading = any(
-                isinstance(r.reading().progress, object) and not r.reading().ready for r in self.readers.values()
-            )
+            mine = [r for key, r in self.readers.items() if self._step(key).service == step.service]
+            loading = any(isinstance(r.reading().progress, object) and not r.reading().ready for r in mine)
             self.journal.finish(
                 step.key,
                 "failed",

@@ -312,8 +312,15 @@ def sheets_of(names: Sequence[str]) -> dict[str, Sheet]:
     return found
 
 
-def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clear: Sequence[Clear] = ()) -> Plan:
-    """What would run now. Reads the newest sheets; changes nothing."""
+def preview(
+    actor: Actor,
+    deployment: Deployment,
+    *,
+    story: str = "launch",
+    clear: Sequence[Clear] = (),
+    only: Sequence[str] | None = None,
+) -> Plan:
+    """What would run now. Reads the newest sheets; changes nothing. `only`: services that a stop is about; None: all of them."""
     if story not in PLANNED:
         raise Refused(
             "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
@@ -333,10 +340,18 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
         revision=revision.number,
         clear=tuple(clear),
         healthy=deployment.state == "serving",
+        serving=_serving(deployment),
+        only=None if only is None else tuple(only),
         others=others(deployment, spec.nodes),
     )
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
+
+
+def _serving(deployment: Deployment) -> tuple[str, ...]:
+    """Of several services those that serve, as the watch saw them last."""
+    seen: dict[str, Any] = deployment.observed.get("services") or {}
+    return tuple(name for name, one in seen.items() if one["state"] == "serving")
 
 
 def start(
@@ -350,6 +365,7 @@ def start(
     idempotency_key: str = "",
     wait: bool = False,
     because: str = "",
+    only: Sequence[str] | None = None,
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
     a preflight that says no, or a clearing that nobody allowed.
@@ -378,7 +394,7 @@ def start(
     taken = bool(line.holders(wanted) or line.waiting_for(wanted))
     if taken and not wait:
         raise _held(wanted)
-    plan = preview(actor, deployment, story=story, clear=clear)
+    plan = preview(actor, deployment, story=story, clear=clear, only=only)
     if plan.digest != digest:
         raise Refused(
             "plan_changed",
@@ -469,7 +485,7 @@ def _start(
         parameters={"because": because, "evidence": deployment.evidence} if because else {},
     )
     _take_nodes(run, plan.nodes)
-    _forget_what_was_seen(deployment)
+    _forget_what_was_seen(deployment, kept=plan.kept)
     settling.settle(run)
     wake(run.pk)
     return run
@@ -550,8 +566,10 @@ def _take_nodes(run: Run, nodes: Sequence[str]) -> None:
         Reservation.objects.create(node=node, run=run)
 
 
-def _forget_what_was_seen(deployment: Deployment) -> None:
-    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed={}):
+def _forget_what_was_seen(deployment: Deployment, *, kept: Sequence[str] = ()) -> None:
+    """Of services that the run leaves alone what was seen holds on, and so does what they make of the whole."""
+    observed = deployment.observed if kept else {}
+    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed=observed):
         raise Refused("in_use", f"{deployment.name} is archived.", status=409, remedy="Bring it back first.")
 
 
@@ -593,7 +611,7 @@ def _plan_anew(actor: Actor, run: Run) -> None:
         raise Refused("superseded", f"{run.deployment.name} has a newer revision.")
     plan = preview(actor, run.deployment, story=run.story, clear=clear_from(run.parameters.get("clear")))
     _nothing_in_the_way(plan)
-    _forget_what_was_seen(run.deployment)
+    _forget_what_was_seen(run.deployment, kept=plan.kept)
     if plan.digest != run.digest:
         run.steps.all().delete()
         _make_steps(run, plan)
