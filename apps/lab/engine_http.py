@@ -8,6 +8,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from apps.lab import pooling
+
 if TYPE_CHECKING:
     from apps.lab.engine import Engine
 
@@ -141,11 +143,30 @@ class Server:
             )
         if path == "/v1/models":
             return await self._send(writer, "200 OK", json.dumps(self.models()).encode())
-        if path in ("/v1/chat/completions", "/v1/completions"):
+        if path in ("/v1/chat/completions", "/v1/completions") and engine.options.get("--runner") != "pooling":
             if method != "POST":
                 return await self._send(writer, "405 Method Not Allowed", b'{"detail":"Method Not Allowed"}')
             return await self._complete(writer, path.endswith("chat/completions"), body)
+        if path in pooling.PATHS and engine.options.get("--runner") == "pooling":
+            return await self._pool(writer, path, body)
         return await self._send(writer, "404 Not Found", b'{"detail":"Not Found"}')
+
+    async def _pool(self, writer: Any, path: str, body: bytes) -> str:
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            return await self._error(writer, "400 Bad Request", "JSON decode error", "Bad Request")
+        model = asked.get("model") or self.engine.served[0]
+        if model not in self.engine.served:
+            return await self._error(writer, "404 Not Found", f"The model `{model}` does not exist.", "NotFoundError")
+        if self.engine.hung:
+            await self.engine.dead.wait()
+        made = pooling.answer(path, asked, model)
+        if made is None:
+            return await self._error(writer, "400 Bad Request", "Field required", "Bad Request")
+        return await self._send(writer, "200 OK", json.dumps(made).encode())
 
     def models(self) -> dict[str, Any]:
         engine = self.engine

@@ -331,7 +331,6 @@ class Recorder:
                 raise CancelAsked(f"run {run.pk}")
             if state == Run.State.SUCCEEDED and run.story in ("launch", "relaunch", "adopt"):
                 self._keep_ranks(run)
-                Deployment.objects.filter(pk=run.deployment_id).update(observed={})
             elif state == Run.State.SUCCEEDED and run.story == "stop" and run.deployment is not None:
                 run.deployment.ranks.exclude(service__in=run.plan.get("kept", ())).delete()
             if state == Run.State.SUCCEEDED and run.deployment is not None:
@@ -347,6 +346,7 @@ class Recorder:
         spec, kept = run.revision.spec, run.plan.get("kept", ())
         first = bases(spec)
         run.deployment.ranks.exclude(service__in=kept).delete()
+        Deployment.objects.filter(pk=run.deployment.pk).update(observed={})
         for one in spec.each:
             if one.service not in kept:
                 for place in range(len(one.nodes)):

@@ -63,10 +63,17 @@ def _stages(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -
     cleared = tuple(step for node in spec.nodes for step in _ground(story, spec, node, sheets[node], given))
     if cleared:
         made.append(Stage("Clear", "clearing", cleared))
-    for one in together.wanted(spec, given):
+    for number, one in enumerate(together.wanted(spec, given)):
         ready = tuple(place for place in places[one.service] if isinstance(place, Site))
-        made += together.as_part(spec, one, ENGINES[one.engine](one, ready, given))
+        before = _room_again(one, sheets) if number else ()
+        made += together.as_part(spec, one, (*before, *ENGINES[one.engine](one, ready, given)))
     return tuple(made)
+
+
+def _room_again(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Stage, ...]:
+    """The service before has read its weights through the page cache, which the next one's engine would take for taken."""
+    dropped = tuple(step for node in spec.nodes for step in ground.page_cache(node, sheets[node]))
+    return (Stage("Clear", "clearing", dropped),) if dropped else ()
 
 
 def _left_alone(spec: Spec, given: Given) -> Iterator[Step]:

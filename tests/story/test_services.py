@@ -1,0 +1,84 @@
+"""Three services on one Spark: launched, one killed, only that one launched again, all stopped, and adopted as they are found."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from apps.deployments import services as deployments
+from apps.deployments.models import Deployment
+from apps.inventory import services as inventory
+from apps.recipes.models import Recipe
+from apps.recipes.services import current_version
+from apps.runs import lines, queries, services
+from apps.runs.models import Run
+from apps.runs.working import pool
+from apps.watch import looking
+from tests.story.conftest import ADMIN, HEAD, ended
+
+pytestmark = pytest.mark.django_db(transaction=True)
+OURS = {"glm-chat-r0", "glm-embeddings-r0", "glm-reranker-r0"}
+
+
+def containers(cluster) -> dict[str, str | None]:
+    assert cluster.probe().state == "succeeded"
+    return {one.name: one.state for one in services.sheets_of([HEAD])[HEAD].containers or ()}
+
+
+def on_node(cluster, command: str) -> None:
+    result = pool().get(inventory.endpoint(cluster.head)).run(command, timeout_s=30)
+    assert result.ok, result.stderr
+
+
+def seen_as(deployment: Deployment, state: str, *, looks: int = 8) -> Deployment:
+    for _ in range(looks):
+        looking.look()
+        deployment.refresh_from_db()
+        if deployment.state == state:
+            return deployment
+        time.sleep(0.3)
+    raise AssertionError((deployment.state, deployment.evidence))
+
+
+def test_three_services_on_one_node(cluster):
+    version = current_version(Recipe.objects.get(slug="glm-4.7-flash-stack"))
+    deployment = deployments.create(ADMIN, name="glm", body=version.body, nodes=[HEAD], recipe_version=version)
+    run = ended(cluster.start(deployment), 240)
+    assert (run.state, run.reason) == ("succeeded", None), (run.evidence, lines.lines(run, limit=5000)["lines"][-30:])
+    assert [row["state"] for row in queries.service_steps(run)] == ["done", "done", "done"]
+    proofs = {name: run.outcome[name] for name in ("smoke", "smoke:embeddings", "smoke:reranker")}
+    assert {one["verdict"] for one in proofs.values()} == {"passed"} and not proofs["smoke:reranker"]["warning"]
+    ranks = {rank.service: (rank.number, rank.container) for rank in deployment.ranks.all()}
+    assert ranks == {
+        "": (0, "glm-chat-r0"), "embeddings": (1, "glm-embeddings-r0"), "reranker": (2, "glm-reranker-r0")
+    }  # fmt: skip
+    assert {line["rank"] for line in lines.lines(run, limit=5000, rank=2)["lines"]} == {2}
+    seen_as(deployment, "serving")
+
+    on_node(cluster, "docker kill glm-reranker-r0")
+    seen_as(deployment, "degraded")
+    assert deployment.reason == "rank_lost" and deployment.evidence.startswith(
+        "reranker: glm-reranker-r0 on spark-1a32"
+    )
+    assert deployment.evidence.endswith("chat and embeddings serve on.")
+    states = {row["label"]: row["state"] for row in queries.service_states(deployment)}
+    assert states == {"chat": "serving", "embeddings": "serving", "reranker": "lost"}
+    assert not Run.objects.filter(deployment=deployment, story="stop").exists(), "a dead reranker stops nobody else"
+
+    before = containers(cluster)
+    again = ended(cluster.start(deployment, story="relaunch"), 240)
+    assert again.state == "succeeded", again.evidence
+    assert again.plan["kept"] == ["", "embeddings"] and before["glm-chat-r0"] == "running"
+    assert {rank.service: rank.run_id for rank in deployment.ranks.all()} == {
+        "": run.pk, "embeddings": run.pk, "reranker": again.pk
+    }  # fmt: skip
+    deployment.refresh_from_db()
+    assert deployment.state == "serving" and {row["state"] for row in queries.service_states(deployment)} == {"serving"}
+
+    stopped = ended(cluster.start(deployment, story="stop"), 120)
+    assert stopped.state == "succeeded", stopped.evidence
+    assert [stage["name"] for stage in stopped.plan["stages"]] == ["Stop reranker", "Stop embeddings", "Stop chat"]
+    deployment.refresh_from_db()
+    assert deployment.state == "stopped" and not deployment.ranks.exists()
+    assert not OURS & set(containers(cluster))
