@@ -29,6 +29,7 @@ from apps.api.schemas import (
     RevisionBody,
     RevisionOut,
     Revisions,
+    ServiceOut,
     SpecBody,
     StartBody,
     Started,
@@ -45,6 +46,7 @@ from apps.recipes.models import Recipe
 from apps.recipes.services import current_version
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
+from apps.runs.queries import service_states
 
 router = Router(tags=["deployments"])
 
@@ -88,6 +90,7 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "archived_at": deployment.archived_at,
         "created_at": deployment.created_at,
         "created_by": deployment.created_by or None,
+        "adopted": deployment.adopted,
     }
 
 
@@ -97,12 +100,16 @@ def _newest(deployment: Deployment) -> Revision:
 
 def _whole(deployment_id: int) -> DeploymentWithSpec:
     deployment = by_id(_rows(), deployment_id)
+    services = service_states(deployment)
+    states = {row["service"]: row["state"] for row in services}
     ranks = [
         RankOut(
             number=rank.number,
+            service=rank.service,
             node=rank.node.name,
-            state=rank_state(deployment.state),
+            state=rank_state(states.get(rank.service, deployment.state)),
             container=rank.container or None,
+            unit=rank.unit or None,
             boot_id=rank.boot_id or None,
             seen_at=rank.seen_at,
         )
@@ -112,7 +119,21 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         {"node": one.node, "kind": one.kind, "name": one.name, "disable": one.disable, "given_by": one.given_by}
         for one in deployment.consents.order_by("node", "kind", "name")
     ]
-    return DeploymentWithSpec(**_fields(deployment), spec=_newest(deployment).body, ranks=ranks, consents=consents)
+    return DeploymentWithSpec(
+        **_fields(deployment),
+        spec=_newest(deployment).body,
+        services=[_service(deployment, row) for row in services],
+        ranks=ranks,
+        found=deployment.found,
+        consents=consents,
+    )
+
+
+def _service(deployment: Deployment, row: dict[str, Any]) -> ServiceOut:
+    reached = queries.endpoint(deployment, row["service"]) if row["state"] in queries.ANSWERS else None
+    url = None if reached is None or reached.tunnel else reached.url
+    shown = {**row, "evidence": row["evidence"] or None, "endpoint": url}
+    return ServiceOut(**shown, tunnel=(reached.tunnel or None) if reached else None)
 
 
 def _given(spec: SpecBody | None) -> dict[str, Any]:
@@ -125,7 +146,7 @@ def _fields_under_spec() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        if refused.field in SpecBody.model_fields:
+        if (refused.field or "").partition("[")[0] in SpecBody.model_fields:
             refused.field = f"spec.{refused.field}"
         raise
 

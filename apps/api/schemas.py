@@ -283,6 +283,19 @@ class SpecBody(Body):
     secrets: list[SecretBody] = Field(default=[], max_length=50, description="by name; never the value")
     os_floor_gib: float = 0
     smoke_max_tokens: int = 1
+    kind: str = Field(default="", max_length=20, description="what it serves: chat, embeddings or rerank")
+    services: list[ServiceBody] = Field(
+        default=[], max_length=20, description="started after this one, on its nodes, and stopped in reverse"
+    )
+
+
+class ServiceBody(SpecBody):
+    """A further service of the same deployment."""
+
+    service: str = Field(default="", max_length=31, description="its name, e.g. embeddings")
+    nodes: list[NodeName] = Field(
+        default=[], max_length=MOST_NODES, description="of the deployment's; left out: all, or the first for one node"
+    )
 
 
 class DeploymentBody(Body):
@@ -445,13 +458,40 @@ class ProvisionPlanOut(PlanOut):
     passwords: list[NeededPassword] = Field(description="that the start must carry")
 
 
+class ServiceOut(Out):
+    service: str = Field(description="empty for the main one")
+    label: str
+    kind: str
+    model: str
+    port: int
+    nodes: list[str]
+    state: str = Field(description="of a deployment's states; while it is launched also starting, failed or cancelled")
+    reason: str | None
+    evidence: str | None
+    phase: str | None
+    overall: float | None = Field(description="0 to 1 of its load while it is launched")
+    endpoint: str | None
+    tunnel: str | None
+
+
 class RankOut(Out):
-    number: int
+    number: int = Field(description="counted through all services")
+    service: str = Field(description="whose it is; empty for the main one")
     node: str
     state: RankState = Field(description="as it follows from the deployment's state")
     container: str | None
+    unit: str | None = Field(description="where it was found as a unit's own process")
     boot_id: str | None
     seen_at: datetime | None
+
+
+class FoundOut(Out):
+    node: str
+    kind: Literal["container", "unit"]
+    name: str
+    service: str
+    restart_policy: str | None = Field(description="Docker's own; it is left as it is")
+    units: list[str] = Field(description="that start it")
 
 
 class DeploymentOut(Out):
@@ -482,11 +522,14 @@ class DeploymentOut(Out):
     archived_at: datetime | None
     created_at: datetime
     created_by: str | None
+    adopted: bool = Field(description="it runs as it was found and is only watched until somebody takes it over")
 
 
 class DeploymentWithSpec(DeploymentOut):
     spec: dict[str, Any]
+    services: list[ServiceOut] = Field(description="empty for a deployment of one service")
     ranks: list[RankOut]
+    found: list[FoundOut] = Field(description="what was there before us and runs as this deployment")
     consents: list[dict[str, Any]] = Field(description="what an operator's relaunch may clear again")
 
 
@@ -526,8 +569,25 @@ class PhaseOut(Out):
     usual_seconds: float | None
 
 
+class ServiceProgress(Out):
+    service: str
+    label: str
+    kind: str
+    model: str
+    port: int
+    nodes: list[str]
+    state: str = Field(description="kept, waiting, busy, done, failed or cancelled")
+    phase: str | None
+    overall: float
+    reason: str | None
+    evidence: str
+    proof: str = Field(description="what its first real request showed")
+    warning: str
+
+
 class RankProgress(Out):
     rank: int
+    service: str = Field("", description="whose it is, of several")
     node: str | None
     phase: str | None = None
     done: int | None = None
@@ -601,6 +661,7 @@ class RunWithSteps(RunOut):
     track: list[PhaseOut]
     overall: float
     ranks: list[RankProgress]
+    services: list[ServiceProgress] = Field(description="of a launch of several")
     eta: EtaOut | None
     steps: list[StepOut]
     facts: dict[str, Any] = Field(description="pulled out of the log")

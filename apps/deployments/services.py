@@ -103,8 +103,10 @@ def create(
 def revise(
     actor: Actor, deployment: Deployment, *, body: Mapping[str, Any], nodes: Sequence[str], reason: str
 ) -> Revision:
-    """Add a revision. What runs keeps running; the next launch uses it."""
+    """Add a revision. What runs keeps running; the next launch uses it. Further services move along where nodes are replaced."""
     before = deployment.revision
+    not_adopted(deployment)
+    body = {**body, "services": _moved(body.get("services"), before.spec.nodes, nodes)}
     spec = spec_from(name=deployment.name, body=body, nodes=nodes, on_rank_lost=deployment.on_rank_lost)
     if spec == before.spec:
         return before
@@ -125,6 +127,30 @@ def revise(
     return made
 
 
+def _moved(services: Any, before: Sequence[str], nodes: Sequence[str]) -> Any:
+    """Further services on the nodes that stand now where theirs stood."""
+    if not isinstance(services, list):
+        return services or []
+    now = dict(zip(before, nodes, strict=False))
+    return [
+        {**one, "nodes": [now.get(node, node) for node in one["nodes"]]}
+        if isinstance(one, dict) and isinstance(one.get("nodes"), list)
+        else one
+        for one in services
+    ]
+
+
+def not_adopted(deployment: Deployment) -> None:
+    """Raises Refused for one that runs as it was found."""
+    if deployment.adopted:
+        raise Refused(
+            "in_use",
+            f"{deployment.name} runs as it was found and is only watched.",
+            status=409,
+            remedy="Take it over first; from then on it is launched and stopped by plan.",
+        )
+
+
 @transaction.atomic
 def archive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deployment:
     """Put away a deployment that holds nothing: it leaves the lists and the watch, its history stays. Its nodes are free to
@@ -132,7 +158,7 @@ def archive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deploy
     found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
     if found.archived_at is not None:
         return found
-    left = _left(found)
+    left = "" if found.adopted else _left(found)  # what was only watched runs on without us
     if left:
         raise Refused("in_use", left, status=409, remedy="Stop it first, then archive it.")
     found.ranks.all().delete()

@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,6 +22,7 @@ from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
 from apps.deployments.queries import Reached, endpoint
+from apps.deployments.state import rank_state
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
@@ -40,6 +41,7 @@ from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Reservation, Run
 
 PAGE = 50
+BROUGHT_UP = ("launch", "relaunch", "adopt")
 STORIES = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
 ARCHIVED = "archived"  # no state, but chosen among them
 # newest trouble first, then what moves, then what serves, then the rest
@@ -93,6 +95,7 @@ def row_of(deployment: Deployment) -> Row:
                 str(spec.get("model", "")).rpartition("/")[2],
                 str(spec.get("engine", "")),
                 f"TP {spec['tensor_parallel']}" if (spec.get("tensor_parallel") or 1) > 1 else "",
+                f"with {' and '.join(one['service'] for one in spec['services'])}" if spec.get("services") else "",
             ),
         )
     )
@@ -150,6 +153,13 @@ def _fields(fields: Sequence[forms.SpecField], values: dict[str, str]) -> list[d
     return [{"field": field, "value": values.get(field.name, "")} for field in fields]
 
 
+def _beside_services(error: Error | None) -> Error | None:
+    """A field of a further service stands in the one field that holds them all."""
+    if error is None or not error.field.startswith("services["):
+        return error
+    return replace(error, field="services", detail=f"{error.field}: {error.detail}")
+
+
 def _form(
     request: HttpRequest,
     *,
@@ -171,12 +181,12 @@ def _form(
         "recipes": Recipe.objects.filter(archived_at=None),
         "recipe": recipe,
         "deployment": deployment,
-        "error": error,
+        "error": _beside_services(error),
         "reason": reason,
         "on_rank_lost": on_rank_lost,
         "nodes": Node.objects.filter(state=Node.State.READY).count(),
         "world": world,
-        "further_open": bool(error and error.field in {field.name for field in forms.FURTHER}),
+        "further_open": bool(error and error.field.partition("[")[0] in {field.name for field in forms.FURTHER}),
     }
     piece = request.headers.get("HX-Request") and request.method == "GET"
     return render(
@@ -324,7 +334,8 @@ def archive(request: HttpRequest, deployment_id: int) -> HttpResponse:
 def _one(request: HttpRequest, found: Deployment, error: Error | None = None) -> HttpResponse:
     row = row_of(found)
     active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
-    last_good = found.runs.filter(state="succeeded", story__in=("launch", "relaunch")).order_by("-pk").first()
+    last_good = found.runs.filter(state="succeeded", story__in=BROUGHT_UP).order_by("-pk").first()
+    states = queries.service_states(found)
     context = {
         "row": row,
         "deployment": found,
@@ -333,7 +344,10 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "active": active,
         "last_good": last_good,
         "explained": explained(found.reason),
-        "ranks": found.ranks.select_related("node", "revision"),
+        "ranks": _rank_rows(found, states),
+        "services": [one | {"reached": _reached(found, one)} for one in states],
+        "proofs": _proofs(last_good),
+        "found": _found_rows(found),
         "flags": [name for name, on in (found.flags or {}).items() if on],
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
@@ -364,16 +378,51 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
     )
 
 
+def _rank_rows(deployment: Deployment, states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ranks, each with its own state where the deployment has several services."""
+    labels = {row["service"]: (row["label"], row["state"]) for row in states}
+    rows = []
+    for rank in deployment.ranks.select_related("node", "revision"):
+        label, state = labels.get(rank.service, ("", deployment.state))
+        rows.append({"rank": rank, "label": label, "state": rank_state(state)})
+    return rows
+
+
+def _reached(deployment: Deployment, row: dict[str, Any]) -> Reached | None:
+    return endpoint(deployment, row["service"]) if row["state"] in ("serving", "degraded") else None
+
+
+def _proofs(run: Run | None) -> list[dict[str, Any]]:
+    """What the first real request to each further service showed."""
+    rows = queries.service_steps(run) if run else []
+    return [row for row in rows if row["service"] and row["proof"]]
+
+
+def _found_rows(deployment: Deployment) -> list[dict[str, Any]]:
+    """What was there before us, with how it comes back by itself."""
+    rows = []
+    for one in deployment.found:
+        policy = one.get("restart_policy") or ""
+        comes = [f"Docker restarts it: {policy}"] if policy not in ("", "no") else []
+        comes += [f"{unit} starts it" for unit in one.get("units", ())]
+        rows.append({**one, "comes_back": "; ".join(comes) or "nothing"})
+    return rows
+
+
 def _curl(row: Row) -> str:
     """A first question to the API; empty while nothing answers."""
     if row.reached is None:
         return ""
-    body = {
-        "model": row.spec.get("served_model_name") or row.spec.get("model", ""),
-        "max_tokens": 512,
-        "messages": [{"role": "user", "content": "Hello"}],
+    model = row.spec.get("served_model_name") or row.spec.get("model", "")
+    kind = row.spec.get("kind") or "chat"
+    asked: dict[str, dict[str, Any]] = {
+        "chat": {"max_tokens": 512, "messages": [{"role": "user", "content": "Hello"}]},
+        "embeddings": {"input": ["Hello"]},
+        "rerank": {"query": "Hello", "documents": ["Good day", "Bananas"]},
     }
-    return f"curl {row.reached.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    body = {"model": model} | asked.get(kind, asked["chat"])
+    path = {"chat": "chat/completions", "embeddings": "embeddings", "rerank": "rerank"}.get(kind, "chat/completions")
+    return f"curl {row.reached.url}/{path} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
 
 
 # The plan

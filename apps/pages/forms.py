@@ -10,13 +10,13 @@ from typing import Any
 from django.http import QueryDict
 
 from apps.diagnosis.refusal import Refused
-from apps.plan.spec import CLUSTERS, ENGINES, RUNTIMES, Clear
+from apps.plan.spec import CLUSTERS, ENGINES, KINDS, RUNTIMES, SHARED, Clear, Spec
 from apps.runs.services import clear_from
 
 
 @dataclass(frozen=True)
 class SpecField:
-    """One field of a Spec in a form. kind: text, whole, number, lines, pairs (NAME=value), secrets, choice."""
+    """One field of a Spec in a form. kind: text, whole, number, lines, pairs (NAME=value), secrets, choice, services (JSON)."""
 
     name: str
     label: str
@@ -46,6 +46,7 @@ FURTHER = (
     SpecField("engine", "Engine", "choice", choices=ENGINES),
     SpecField("runtime", "Runtime", "choice", choices=RUNTIMES),
     SpecField("cluster", "Cluster", "choice", choices=CLUSTERS),
+    SpecField("kind", "Serves", "choice", choices=KINDS),
     SpecField("executable", "Program", hint="Plain process only"),
     SpecField("served_model_name", "Served as", hint="Empty: the model's name"),
     SpecField("api_host", "Listens on", hint="0.0.0.0, 127.0.0.1 or an address of the head"),
@@ -60,7 +61,15 @@ FURTHER = (
     SpecField(
         "secrets", "Secrets", "secrets", "VARIABLE=name of the secret, one a line; the value is never shown", wide=True
     ),
+    SpecField(
+        "services",
+        "Further services",
+        "services",
+        "A list in JSON. Each has service (its name), kind, port and whatever else of these fields; they start after this one",
+        wide=True,
+    ),
 )
+DEFAULTS = Spec("", "", "", ()).to_json()
 FIELDS = {field.name: field for field in (*MAIN, *FURTHER)}
 
 
@@ -77,9 +86,23 @@ def shown(body: Mapping[str, Any]) -> dict[str, str]:
             made[name] = "\n".join(f"{pair[0]}={pair[1]}" for pair in value)
         elif field.kind == "secrets":
             made[name] = "\n".join(f"{one['variable']}={one['name']}" for one in value)
+        elif field.kind == "services":
+            made[name] = json.dumps([_said(one, body) for one in value], indent=2, ensure_ascii=False) if value else ""
         else:
             made[name] = str(value)
     return made
+
+
+def _said(service: Mapping[str, Any], main: Mapping[str, Any]) -> dict[str, Any]:
+    """A further service without what it has by default or from the main one."""
+    own = {**DEFAULTS, "os_floor_gib": main.get("os_floor_gib", DEFAULTS["os_floor_gib"])}
+    nodes = list(main.get("nodes") or [])
+    own["nodes"] = nodes[:1] if service.get("cluster") == "single" else nodes
+    return {
+        name: value
+        for name, value in service.items()
+        if name not in SHARED and (name not in own or value != own[name] or name in ("kind", "port"))
+    }
 
 
 def typed(post: QueryDict) -> dict[str, str]:
@@ -112,7 +135,29 @@ def _value(field: SpecField, text: str) -> Any:
             for line in text.split("\n")
             if line.strip()
         ]
+    if field.kind == "services":
+        return _services(field, text)
     return text
+
+
+def _services(field: SpecField, text: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise Refused(
+            "bad_input",
+            f"The further services are no JSON: {str(problem)[:120]}.",
+            field=field.name,
+            remedy="Correct it there, or leave the field empty.",
+        ) from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise Refused(
+            "bad_input",
+            "The further services are no list of objects.",
+            field=field.name,
+            remedy='Write [{"service": …}].',
+        )
+    return found
 
 
 def _number(field: SpecField, text: str, kind: type[int] | type[float], words: str) -> int | float:
