@@ -16,6 +16,8 @@ from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
+from apps.plan import adopting
+from apps.plan.adopting import Found
 from apps.plan.spec import Clear, Spec, validate
 from apps.recipes.models import RecipeVersion
 
@@ -208,6 +210,94 @@ def forget_found(deployment: Deployment, story: str) -> None:
     """What was found is gone once a launch or a stop by plan of what was taken over went well: it was cleared there."""
     if story in ("launch", "relaunch", "stop") and deployment.taken_over_at is not None and deployment.found:
         Deployment.objects.filter(pk=deployment.pk).update(found=[])
+
+
+@transaction.atomic
+def adopt(actor: Actor, *, name: str, found: Sequence[Found], reason: str = "") -> Deployment:
+    """Make a deployment of what serves on a node and is not ours: a service each. It is watched and never changed until somebody
+    takes it over. Raises Refused."""
+    if not found:
+        raise Refused("bad_input", "Nothing was chosen.", field="things", remedy="Choose at least one.")
+    for one in found:
+        holder = _adopted_by(one)
+        if holder is not None:
+            raise Refused(
+                "in_use", f"{one.name} on {one.node} belongs to {holder.name} already.", field="things", status=409,
+                remedy="Open that deployment.", extra={"deployment": holder.pk},
+            )  # fmt: skip
+    try:
+        body = adopting.together(found)
+    except ValueError as problem:
+        raise Refused(
+            "bad_input", f"{problem}.".capitalize(), field="things", remedy="Adopt each node's by itself."
+        ) from None
+    made = create(actor, name=name, body=body, nodes=[found[0].node], on_rank_lost="report", reason=reason)
+    ordered = adopting.in_order(found)
+    made.found = [
+        {
+            "node": one.node,
+            "kind": one.kind,
+            "name": one.name,
+            "service": service,
+            "restart_policy": one.restart_policy or None,
+            "units": list(one.units),
+            "answers": one.answers_as,
+            "notes": list(one.notes),
+        }
+        for one, service in zip(ordered, adopting.services_of(ordered), strict=True)
+    ]
+    made.save(update_fields=["found"])
+    return made
+
+
+def _adopted_by(found: Found) -> Deployment | None:
+    rows = Deployment.objects.filter(archived_at=None).exclude(found=[])
+    same = (found.node, found.kind, found.name)
+    return next((row for row in rows if same in [(one["node"], one["kind"], one["name"]) for one in row.found]), None)
+
+
+@transaction.atomic
+def take_over(actor: Actor, deployment: Deployment, *, reason: str, disable: bool = False) -> Deployment:
+    """What was found is ours from now on: a stop stops it, and a launch clears it and starts ours in its place. Nothing happens on
+    the node now. `disable`: its units shall not start at boot any more, once they are stopped. Raises Refused."""
+    found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
+    reason = reason.strip()
+    if not found.adopted:
+        raise Refused(
+            "bad_input", f"{found.name} was not adopted, or somebody took it over.", status=409, remedy="Open it."
+        )
+    if not reason:
+        raise Refused(
+            "bad_input", "Taking over needs a reason.", field="reason", remedy="Say why; it is kept in the audit trail."
+        )
+    found.taken_over_at = timezone.now()
+    found.version += 1
+    found.save(update_fields=["taken_over_at", "version"])
+    clear = clearing_of(found, disable=disable)
+    remember_consents(actor, found, clear, reason=reason)
+    record(
+        actor,
+        "deployment:taken_over",
+        object_type="deployment",
+        object_id=str(found.pk),
+        object_name=found.name,
+        reason=reason,
+        after={
+            "clear": [f"{one.kind} {one.name} on {one.node}{' and disable' if one.disable else ''}" for one in clear]
+        },
+    )
+    ring_on_commit("deployment", found.pk, found.version)
+    ring_on_commit("fleet", 0)
+    return found
+
+
+def clearing_of(deployment: Deployment, *, disable: bool = False) -> tuple[Clear, ...]:
+    """What must go for the things that were found to go: their units first."""
+    made: list[Clear] = []
+    for one in deployment.found:
+        made += [Clear(one["node"], "unit", unit, disable) for unit in one.get("units", ())]
+    made += [Clear(one["node"], "container", one["name"]) for one in deployment.found if one["kind"] == "container"]
+    return tuple(dict.fromkeys(made))
 
 
 def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:

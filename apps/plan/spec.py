@@ -130,6 +130,8 @@ class Given:
     serving: tuple[str, ...] = ()  # of several services those that serve, as the watch says
     standing: tuple[str, ...] = ()  # those of them that the sheets agree on: they are left alone
     only: tuple[str, ...] | None = None  # stop these services alone; None: all of them
+    found: tuple[Clear, ...] = ()  # what was there before us and runs as this deployment, see adopt
+    adopted: bool = False  # nobody has taken that over: it is watched and never changed
     others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
 
 

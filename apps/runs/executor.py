@@ -792,6 +792,8 @@ class Executor:
 
     def _stops_what_is_left(self) -> bool:
         """One dead rank is a dead service: the others only hold memory, unless the deployment wants them to be left alone."""
+        if self.plan.story == "adopt":
+            return True  # that is the following of logs: nothing else was started
         return self.plan.story in CHANGES_ENGINES and self.plan.spec.get("on_rank_lost", "stop") != "report"
 
     def _rebooted(self) -> tuple[str, str] | None:

@@ -27,7 +27,7 @@ from apps.facts.sheet import Sheet
 from apps.inventory import services as inventory
 from apps.inventory.models import Credential, Node
 from apps.people.roles import allows
-from apps.plan import stories
+from apps.plan import adopting, stories
 from apps.plan.spec import Clear, Given
 from apps.plan.step import Plan
 from apps.runs import line, settling
@@ -321,7 +321,7 @@ def preview(
     only: Sequence[str] | None = None,
 ) -> Plan:
     """What would run now. Reads the newest sheets; changes nothing. `only`: services that a stop is about; None: all of them."""
-    if story not in PLANNED:
+    if story not in (*PLANNED, "adopt"):
         raise Refused(
             "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
         )
@@ -342,10 +342,64 @@ def preview(
         healthy=deployment.state == "serving",
         serving=_serving(deployment),
         only=None if only is None else tuple(only),
+        found=_found(deployment),
+        adopted=deployment.adopted,
         others=others(deployment, spec.nodes),
     )
+    if story == "adopt":
+        return stories.adopt(spec, deployment.found, given=given)
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
+
+
+def _found(deployment: Deployment) -> tuple[Clear, ...]:
+    """What was taken over and runs still as it was found: cleared as the editor who took it over agreed."""
+    if not deployment.found or deployment.adopted:
+        return ()
+    agreed = {(one.node, one.kind, one.name): one for one in deployments.consented(deployment)}
+    things = deployments.clearing_of(deployment)
+    return tuple(agreed.get((one.node, one.kind, one.name), one) for one in things)
+
+
+def adopt(
+    actor: Actor,
+    node: Node,
+    *,
+    name: str,
+    things: Sequence[tuple[str, str]],
+    reason: str = "",
+    idempotency_key: str = "",
+) -> Run:
+    """Make a deployment of what serves on a node without us, each of `things` (container or unit, name) a service, and begin to
+    watch it: a run that looks, follows the logs and asks the API. Nothing on the node is changed. Raises Refused."""
+    made = Deployment.objects.filter(name=name.strip(), archived_at=None).exclude(found=[]).first()
+    known = same_request(
+        actor,
+        idempotency_key,
+        story="adopt",
+        deployment=made.pk if made else None,
+        nodes=[node.name],
+        reason=reason,
+    )
+    if known is not None:
+        return known
+    sheet = inventory.latest_sheet(node)
+    if sheet is None:
+        raise Refused("not_found", f"Nothing is known of {node.name} yet.", status=409, remedy="Probe it first.")
+    there = {(one.kind, one.name): one for one in adopting.found_on(sheet)}
+    for kind, thing in things:
+        if (kind, thing) not in there:
+            raise Refused(
+                "bad_input",
+                f"No {kind[:20]} called {thing[:100]} serves a model on {node.name}, or it is ours.",
+                field="things",
+                remedy="Probe the node again and choose what is listed there.",
+            )
+    with transaction.atomic():
+        chosen = [there[thing] for thing in dict.fromkeys(things)]
+        made = deployments.adopt(actor, name=name, found=chosen, reason=reason)
+        plan = preview(actor, made, story="adopt")
+        return start(actor, made, story="adopt", digest=plan.digest, reason=reason, idempotency_key=idempotency_key)
 
 
 def _serving(deployment: Deployment) -> tuple[str, ...]:
@@ -389,6 +443,8 @@ def start(
         raise Refused(
             "bad_input", f"The reason is longer than {LONGEST_REASON} characters.", field="reason", remedy="Shorten it."
         )
+    if story not in ("adopt", "stop"):
+        deployments.not_adopted(deployment)
     _may_clear(actor, deployment, clear, reason=reason)
     wanted = deployment.revision.spec.nodes
     taken = bool(line.holders(wanted) or line.waiting_for(wanted))

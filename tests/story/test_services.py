@@ -8,6 +8,7 @@ import pytest
 
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
+from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version
@@ -82,3 +83,50 @@ def test_three_services_on_one_node(cluster):
     deployment.refresh_from_db()
     assert deployment.state == "stopped" and not deployment.ranks.exists()
     assert not OURS & set(containers(cluster))
+
+
+def test_a_stack_that_units_keep_is_adopted_watched_and_taken_over(cluster):
+    """The start scene: three containers behind four units become one deployment of three services, and nothing is touched."""
+    before = containers(cluster)
+    things = [("container", name) for name in ("vllm_node", "vllm_embeddings", "reranker")]
+    run = ended(services.adopt(ADMIN, cluster.head, name="glm-found", things=things, reason="it is here"), 90)
+    assert (run.state, run.reason) == ("succeeded", None), (
+        run.evidence,
+        [(s.key, s.state, s.note) for s in run.steps.all()],
+    )
+    deployment = Deployment.objects.get(name="glm-found")
+    spec = deployment.revision.spec
+    assert [(one.label, one.kind, one.port, one.model_name) for one in spec.each] == [
+        ("chat", "chat", 8000, "GLM-4.7-Flash"),
+        ("embeddings", "embeddings", 8001, "Qwen3-Embedding-4B"),
+        ("reranker", "rerank", 8002, "Qwen3-Reranker-4B"),
+    ]
+    assert spec.gpu_memory_utilization == 0.55 and spec.tool_call_parser == "glm47"
+    assert spec.model_path == "/models/GLM-4.7-Flash" and spec.image == "vllm-node"
+    units = {unit for one in deployment.found for unit in one["units"]}
+    assert units == {f"vllm-{name}.service" for name in ("cluster", "proxy", "embeddings", "reranker")}
+    seen_as(deployment, "serving")
+    assert deployment.adopted and {row["state"] for row in queries.service_states(deployment)} == {"serving"}
+    assert any(line["rank"] == 1 for line in lines.lines(run, limit=5000)["lines"])
+    for story in ("launch", "relaunch"):
+        with pytest.raises(Refused) as no:
+            cluster.start(deployment, story=story)
+        assert no.value.reason == "in_use" and "Take it over" in no.value.remedy
+    assert containers(cluster) == before, "adopting changes nothing"
+
+    on_node(cluster, "sudo -n systemctl stop vllm-reranker.service")
+    seen_as(deployment, "degraded")
+    assert deployment.evidence.startswith("reranker: reranker on spark-1a32 gone") and not deployment.runs.filter(
+        story="stop"
+    )
+    on_node(cluster, "sudo -n systemctl start vllm-reranker.service")
+    seen_as(deployment, "serving", looks=30)
+
+    deployment = deployments.take_over(ADMIN, deployment, reason="ours from now on")
+    assert not deployment.adopted and containers(cluster) == before
+    stopped = ended(cluster.start(deployment, story="stop"), 120)
+    assert stopped.state == "succeeded", stopped.evidence
+    deployment.refresh_from_db()
+    assert deployment.state == "stopped" and deployment.found == []
+    assert "running" not in {containers(cluster).get(name) for _, name in things}
+    on_node(cluster, "! pgrep -f 'docker logs --follow' || exit 1")

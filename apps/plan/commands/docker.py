@@ -201,6 +201,22 @@ def follow(name: str) -> Shell:
     return script(Shell(text.strip("\n")))
 
 
+def follow_found(name: str) -> Shell:
+    """Print the log of a container that is not ours from an hour ago on, for as long as somebody wants it: it may be restarted, or
+    made anew by its unit, at any time."""
+    text = "\n".join(
+        (
+            "since=1h",
+            "while :; do",
+            f'  docker logs --follow --since "$since" {Command.of(name).text} 2>&1 || :',
+            "  since=$(date +%s)",
+            "  sleep 5",
+            "done",
+        )
+    )
+    return script(Shell(text))
+
+
 def stop(*names: str, seconds: int = 20) -> Command:
     return Command.of("docker", "stop", "-t", seconds, *names)
 

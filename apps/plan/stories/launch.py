@@ -193,7 +193,7 @@ def _ground(story: str, spec: Spec, node: str, sheet: Sheet, given: Given) -> tu
     made: list[Step] = []
     starts = [one for one in together.wanted(spec, given) if node in one.nodes]
     for one in starts:
-        if story == "relaunch" and one.runtime == "process":
+        if (story == "relaunch" and one.runtime == "process") or given.found:  # a found one's log is followed by a job
             made.append(
                 steps.end(
                     together.key_of(f"clear.end.{node}", one.service),

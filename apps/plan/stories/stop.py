@@ -22,7 +22,15 @@ def stop(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
     """Needs no sheet: what is ours is found on the node by its label. Containers go before the engine's job is ended,
     so that the log's last byte is still written. Several services are stopped one after the other, the last started first;
     `given.only`: these alone."""
-    stages = tuple(
+    if given.adopted:
+        return _let_go(spec, given)
+    cleared = tuple(
+        step
+        for node in spec.nodes
+        for step in ground.clearing(node, sheets.get(node), [one for one in given.found if one.node == node])
+    )
+    before = (Stage("Clear", "clearing", cleared),) if cleared else ()
+    stages = before + tuple(
         Stage(
             f"Stop {one.label}" if spec.services else "Stop",
             "stopping",
@@ -33,6 +41,26 @@ def stop(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
     )
     kept = () if given.only is None else tuple(one.service for one in spec.each if one.service not in given.only)
     return Plan("stop", given.deployment, given.revision, spec.nodes, stages, spec=spec.to_json(), kept=kept)
+
+
+def _let_go(spec: Spec, given: Given) -> Plan:
+    """Of what was adopted only the following of its logs ends; it runs on."""
+    ends = tuple(
+        replace(
+            steps.end(
+                together.key_of(f"stop.end.{node}", one.service),
+                node,
+                ends=steps.serve_key(node, one.service),
+                title=f"Follow the log of {one.label} no longer" if spec.services else "Follow its log no longer",
+                why="what was found runs on as it is",
+            ),
+            service=one.service,
+        )
+        for one in spec.each
+        for node in one.nodes[:1]
+    )
+    stages = (Stage("Let go", "stopping", ends),)
+    return Plan("stop", given.deployment, given.revision, spec.nodes, stages, spec=spec.to_json())
 
 
 def _node(spec: Spec, one: Spec, node: str, sheet: Sheet | None, given: Given) -> list[Step]:
