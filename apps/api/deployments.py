@@ -33,6 +33,7 @@ from apps.api.schemas import (
     SpecBody,
     StartBody,
     Started,
+    TakeOverBody,
     Word,
 )
 from apps.deployments import queries, services
@@ -251,6 +252,16 @@ def unarchive_deployment(
     """Bring an archived one back as it was. Nothing is started."""
     reason = body.reason if body else ""
     services.unarchive(actor_of(request), by_id(Deployment.objects.all(), deployment_id), reason=reason)
+    return _whole(deployment_id)
+
+
+@router.post("deployments/{int:deployment_id}/take-over", response=DeploymentWithSpec)
+@allow("edit_deployments")
+def take_over_deployment(request: HttpRequest, deployment_id: int, body: TakeOverBody) -> DeploymentWithSpec:
+    """What was adopted is ours from now on, with a reason: a stop stops it, a relaunch starts ours in its place. Nothing happens on
+    the node by this."""
+    found = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    services.take_over(actor_of(request), found, reason=body.reason, disable=body.disable)
     return _whole(deployment_id)
 
 

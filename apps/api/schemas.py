@@ -313,6 +313,22 @@ class RevisionBody(Body):
     reason: str = Field("", max_length=2000)
 
 
+class ThingBody(Body):
+    kind: Literal["container", "unit"]
+    name: str = Field(max_length=255)
+
+
+class AdoptBody(Body):
+    name: str = Field(max_length=63, description="of the deployment that it becomes")
+    things: list[ThingBody] = Field(max_length=20, description="of this node's `serves`; each becomes a service")
+    reason: str = Field("", max_length=2000)
+
+
+class TakeOverBody(Body):
+    reason: str = Field("", max_length=2000, description="kept in the audit trail")
+    disable: bool = Field(False, description="once its units are stopped, they do not start at boot any more")
+
+
 class ReasonBody(Body):
     reason: str = Field("", max_length=2000)
 
@@ -483,6 +499,21 @@ class RankOut(Out):
     unit: str | None = Field(description="where it was found as a unit's own process")
     boot_id: str | None
     seen_at: datetime | None
+
+
+class ServesOut(Out):
+    kind: Literal["container", "unit"]
+    name: str
+    serves: str = Field(description="chat, embeddings or rerank")
+    model: str
+    port: int
+    restart_policy: str | None
+    units: list[str] = Field(description="that start it, or stand in front of it")
+    notes: list[str] = Field(description="what of it a spec does not say")
+
+
+class ServesHere(Out):
+    serves: list[ServesOut]
 
 
 class FoundOut(Out):

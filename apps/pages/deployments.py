@@ -331,6 +331,21 @@ def archive(request: HttpRequest, deployment_id: int) -> HttpResponse:
     return redirect("/deployments" if found.archived_at else found.get_absolute_url())
 
 
+@allow("edit_deployments")
+@require_POST
+def take_over(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """What was adopted is ours to stop and launch from now on; nothing happens on the node by this."""
+    found = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    try:
+        services.take_over(
+            actor_of(request), found, reason=request.POST.get("reason", ""), disable=bool(request.POST.get("disable"))
+        )
+    except Refused as refused:
+        return _one(request, found, error_of(refused))
+    messages.success(request, f"{found.name} is ours from now on. What was found runs on until a relaunch or a stop.")
+    return redirect(found.get_absolute_url())
+
+
 def _one(request: HttpRequest, found: Deployment, error: Error | None = None) -> HttpResponse:
     row = row_of(found)
     active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
@@ -348,6 +363,7 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "services": [one | {"reached": _reached(found, one)} for one in states],
         "proofs": _proofs(last_good),
         "found": _found_rows(found),
+        "found_notes": list(dict.fromkeys(note for one in found.found for note in one.get("notes", ()))),
         "flags": [name for name, on in (found.flags or {}).items() if on],
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
@@ -665,6 +681,7 @@ urlpatterns = [
     path("deployments/new", new, name="deployment-new"),
     path("deployments/<int:deployment_id>", deployment, name="deployment"),
     path("deployments/<int:deployment_id>/archive", archive, name="deployment-archive"),
+    path("deployments/<int:deployment_id>/take-over", take_over, name="deployment-take-over"),
     path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
     path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
     path("deployments/<int:deployment_id>/plan.txt", plan_script, name="deployment-script"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from apps.diagnosis.findings.holders import unit_of, units_behind
 from apps.diagnosis.masking import mask_text
@@ -41,7 +41,7 @@ class Found:
     it the spec does not say."""
 
     node: str
-    kind: str  # container, unit
+    kind: Literal["container", "unit"]
     name: str
     body: dict[str, Any]
     port: int

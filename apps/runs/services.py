@@ -361,6 +361,18 @@ def _found(deployment: Deployment) -> tuple[Clear, ...]:
     return tuple(agreed.get((one.node, one.kind, one.name), one) for one in things)
 
 
+def adoptable(node: Node) -> tuple[adopting.Found, ...]:
+    """What serves on a node and is neither ours nor adopted already, by its newest sheet."""
+    sheet = inventory.latest_sheet(node)
+    taken = {
+        (one["kind"], one["name"])
+        for row in Deployment.objects.filter(archived_at=None).exclude(found=[])
+        for one in row.found
+        if one["node"] == node.name
+    }
+    return tuple(one for one in adopting.found_on(sheet) if (one.kind, one.name) not in taken) if sheet else ()
+
+
 def adopt(
     actor: Actor,
     node: Node,
@@ -386,7 +398,7 @@ def adopt(
     sheet = inventory.latest_sheet(node)
     if sheet is None:
         raise Refused("not_found", f"Nothing is known of {node.name} yet.", status=409, remedy="Probe it first.")
-    there = {(one.kind, one.name): one for one in adopting.found_on(sheet)}
+    there: dict[tuple[str, str], adopting.Found] = {(one.kind, one.name): one for one in adopting.found_on(sheet)}
     for kind, thing in things:
         if (kind, thing) not in there:
             raise Refused(

@@ -12,6 +12,7 @@ from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version
+from apps.remote.jobs import NodeJobs
 from apps.runs import lines, queries, services
 from apps.runs.models import Run
 from apps.runs.working import pool
@@ -129,4 +130,6 @@ def test_a_stack_that_units_keep_is_adopted_watched_and_taken_over(cluster):
     deployment.refresh_from_db()
     assert deployment.state == "stopped" and deployment.found == []
     assert "running" not in {containers(cluster).get(name) for _, name in things}
-    on_node(cluster, "! pgrep -f 'docker logs --follow' || exit 1")
+    jobs = [step.job_id for step in run.steps.filter(kind="serve")]
+    looks = NodeJobs(pool().get(inventory.endpoint(cluster.head))).look([(job, 0) for job in jobs], limit=0)
+    assert len(jobs) == 3 and "running" not in {one.state for one in looks}, "nobody follows those logs any more"
