@@ -76,7 +76,7 @@ def _containers(sheet: Sheet) -> Iterator[Found]:
             starts.port,
             one.restart_policy or "",
             tuple(dict.fromkeys([*([unit.name] if unit else []), *_in_front(sheet, one, starts.port)])),
-            _answers_as(body, starts),
+            "" if notes else _answers_as(body, starts),
             (*notes, "The variables of its environment stay on the node and are not in the spec."),
         )
 
@@ -109,7 +109,15 @@ def _units(sheet: Sheet) -> Iterator[Found]:
         body, notes = _body(words, starts, ())
         body |= {"runtime": "process", "executable": words[0] if words else "", "port": port}
         yield Found(
-            sheet.node, "unit", process.unit, body, port, "", (process.unit,), _answers_as(body, starts), tuple(notes)
+            sheet.node,
+            "unit",
+            process.unit,
+            body,
+            port,
+            "",
+            (process.unit,),
+            "" if notes else _answers_as(body, starts),
+            tuple(notes),
         )
 
 
@@ -246,7 +254,7 @@ def kind_of(words: Sequence[str], starts: Starts) -> str:
 
 
 def _answers_as(body: Mapping[str, Any], starts: Starts) -> str:
-    """Not where a key is wanted that nobody gave us: then its API can't be asked."""
+    """Empty where its command line does not say it. Nobody asks where a key stands there: nobody gave it to us."""
     return starts.served_name or ("" if body["model_path"] or starts.engine != "vllm" else str(body["model"]))
 
 

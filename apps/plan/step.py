@@ -23,6 +23,7 @@ class Step:
               passed. `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
       ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed
               logs may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
+              `gate` = {"locked": "fine"}: an API that wants a key is there too.
       smoke   one real request at `url` for `model`. `gate` = {"kind": embeddings or rerank, "urls": […]}: what is asked for where
               it is no chat completion, and where else it may be answered; see plan.proofs.
       probe   the executor takes a full fresh sheet of the node, stores it, and asks
