@@ -420,7 +420,7 @@ def _found_rows(deployment: Deployment) -> list[dict[str, Any]]:
     for one in deployment.found:
         policy = one.get("restart_policy") or ""
         comes = [f"Docker restarts it: {policy}"] if policy not in ("", "no") else []
-        comes += [f"{unit} starts it" for unit in one.get("units", ())]
+        comes += [f"kept by {' and '.join(one['units'])}"] if one.get("units") else []
         rows.append({**one, "comes_back": "; ".join(comes) or "nothing"})
     return rows
 

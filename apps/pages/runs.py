@@ -167,10 +167,17 @@ def rank_rows(run: Run, slow_rank: int | None) -> list[dict[str, Any]]:
     return rows
 
 
-def service_rows(run: Run) -> list[dict[str, Any]]:
-    """The services of a launch of several, each with its tone."""
+def service_rows(run: Run, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The services of a launch of several, each with its tone and its ranks."""
     tones = {"done": "ok", "kept": "ok", "busy": "busy", "failed": "bad"}
-    return [row | {"tone": tones.get(row["state"], "off")} for row in queries.service_steps(run)]
+    return [
+        row
+        | {
+            "tone": tones.get(row["state"], "off"),
+            "ranks": [rank for rank in ranks if rank["service"] == row["label"] and row["state"] in ("busy", "failed")],
+        }
+        for row in queries.service_steps(run)
+    ]
 
 
 def badge(run: Run, ranks: list[dict[str, Any]]) -> str:
@@ -291,6 +298,7 @@ def run_context(run: Run) -> dict[str, Any]:
     loads = run.story in ("launch", "relaunch")
     estimate = queries.eta(run) if loads and not run.ended else None
     ranks = rank_rows(run, estimate.slow_rank if estimate else None) if loads else []
+    named = service_rows(run, ranks)
     stages = stage_rows(run)
     steps = [row for stage in stages for row in stage.rows]
     second = Run.objects.filter(second_try_of=run).first()
@@ -301,8 +309,8 @@ def run_context(run: Run) -> dict[str, Any]:
         "badge": badge(run, ranks),
         "badge_tone": "warn" if run.cancel_asked_at and not run.ended else tone(run.state),
         "track": track_rows(run),
-        "ranks": [] if run.story == "adopt" else ranks,
-        "services": service_rows(run),
+        "ranks": [] if run.story == "adopt" or named else ranks,
+        "services": named,
         "estimate": estimate,
         "facts": fact_rows(run, ranks, estimate),
         "stages": stages,
