@@ -130,7 +130,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Plan:
-    story: str  # launch, relaunch, stop, clear, probe, provision, restore
+    story: str  # launch, relaunch, stop, clear, probe, provision, restore, unlock
     deployment: int
     revision: int
     nodes: tuple[str, ...]

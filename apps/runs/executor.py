@@ -61,7 +61,7 @@ LAST_LOOK_S = (
 )
 CHANGES_ENGINES = ("launch", "relaunch")
 LOCKED = (401, 403)
-ONLY_LOOKS = ("probe", "scan")  # these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
 
@@ -170,7 +170,8 @@ class Executor:
         self.last_try: dict[str, float] = {}
         self.launched: set[str] = set()
         self.said: dict[str, str] = {}
-        self.moved_at: dict[str, float] = {}  # by service: when its log or its steps moved last, unix seconds
+        self.made_at = time.monotonic()
+        self.moved_at: dict[str, float] = {}  # by service: when its log or its steps moved last, by the same clock
         self.looking: dict[str, tuple[Step | None, Future[Seen]]] = {}  # by node: one look at a time
         self.held: dict[str, float] = {}  # node -> when we last said there that we work on it
         self.cleaning: dict[str, Future[None]] = {}
@@ -290,7 +291,7 @@ class Executor:
             return
         job_id = f"{self.code}-{self.ordinals[step.key]}" if step.kind in ("job", "serve") else ""
         self.journal.begin(step.key, job_id=job_id)
-        self.moved_at[step.service] = time.time()
+        self.moved_at[step.service] = time.monotonic()
 
     def _due(self, step: Step | None) -> Step | None:
         """The step, if its next try is due."""
@@ -341,7 +342,7 @@ class Executor:
         return seen
 
     def _hold(self, node: str) -> None:
-        if self.plan.story not in ONLY_LOOKS and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
+        if self.plan.story not in BESIDE and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
             self.doors.hold(node)
             self.held[node] = time.time()
 
@@ -491,7 +492,7 @@ class Executor:
         ended = look.state in ("exited", "lost") and whole
         stored = self.journal.output(key, offset=position, data=look.data, ended=ended)
         if look.data:
-            self.moved_at[self._step(key).service] = time.time()
+            self.moved_at[self._step(key).service] = time.monotonic()
         if reader is not None and stored:
             for data in stored:
                 reader.feed(data)
@@ -608,7 +609,7 @@ class Executor:
         if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
-        silent = time.time() - max(self.moved_at.get(step.service, 0.0), self.journal.started_at(step.key))
+        silent = time.monotonic() - self.moved_at.get(step.service, self.made_at)
         if silent > step.within_s:
             mine = [r for key, r in self.readers.items() if self._step(key).service == step.service]
             loading = any(isinstance(r.reading().progress, object) and not r.reading().ready for r in mine)
@@ -772,7 +773,7 @@ class Executor:
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""
         self._look_at_all()
-        if self.plan.story not in ONLY_LOOKS:
+        if self.plan.story not in BESIDE:
             wait([self._pool.submit(self._let_go, node) for node in self._touched()], timeout=LET_GO_WITHIN_S)
         self.held.clear()
         self.journal.end(state, reason=reason, evidence=evidence)

@@ -28,6 +28,7 @@ PAST = {
     "clear": "cleared",
     "provision": "provisioned",
     "restore": "restored",
+    "unlock": "unlocked",
 }
 
 
