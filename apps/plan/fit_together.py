@@ -11,12 +11,12 @@ from apps.plan.spec import Given, Spec
 from apps.plan.step import Bar, Fit
 
 WORST = ("does_not_fit", "unknown", "fits_after_clearing", "fits")
-OURS = ("weights", "graphs", "kv")
+OURS = ("weights", "graphs", "state", "kv")
 
 
 def fit_all(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
     """`fit` of a deployment of one service; of several the worst verdict, each one's sentence behind its name, one bar a node with
-    the sums, and the KV tokens of the main service."""
+    the sums, and the KV tokens and the prediction of the main service."""
     if not spec.services or not spec.nodes or any(node not in sheets for node in spec.nodes):
         return fit(spec.alone, sheets, given)
     parts = [(one, fit(one, sheets, given, beside=_beside(spec, one, sheets))) for one in spec.each]
@@ -26,12 +26,13 @@ def fit_all(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
     if too_much:
         verdict, sentence = "does_not_fit", f"{too_much} {sentence}"
     main = parts[0][1]
-    return Fit(
-        verdict,
-        sentence,
-        tuple(_bars(fit(spec.alone, sheets, given), [part for _, part in parts])),
-        main.kv_tokens,
-        main.largest if main.verdict == "does_not_fit" else {},
+    return replace(
+        main,
+        verdict=verdict,
+        sentence=sentence,
+        bars=tuple(_bars(fit(spec.alone, sheets, given), [part for _, part in parts])),
+        largest=main.largest if main.verdict == "does_not_fit" else {},
+        remarks=tuple(dict.fromkeys(remark for _, part in parts for remark in part.remarks)),
     )
 
 

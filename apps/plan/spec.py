@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from apps.diagnosis.masking import mask_text
+from apps.plan.measured import Measured
 from apps.shell import Secret
 
 
@@ -133,6 +134,9 @@ class Given:
     found: tuple[Clear, ...] = ()  # what was there before us and runs as this deployment, see adopt
     adopted: bool = False  # nobody has taken that over: it is watched and never changed
     others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
+    config: dict[str, Any] | None = None  # a config.json that a person gave, for a model that no node has
+    weights_bytes: int | None = None  # of the model's files, as a person says it
+    measured: tuple[Measured, ...] = ()  # what earlier launches said of their memory, the newest first
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from apps.audit import record
 from apps.audit.actor import Actor
+from apps.deployments import learning
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
 from apps.deployments.queries import others
@@ -379,8 +380,10 @@ def preview(
     story: str = "launch",
     clear: Sequence[Clear] = (),
     only: Sequence[str] | None = None,
+    config: dict[str, Any] | None = None,
 ) -> Plan:
-    """What would run now. Reads the newest sheets; changes nothing. `only`: services that a stop is about; None: all of them."""
+    """What would run now. Reads the newest sheets; changes nothing. `only`: services that a stop is about; None: all of them.
+    `config`: the model's config.json, for the fit alone, where no node has it."""
     if story not in (*PLANNED, "adopt"):
         raise Refused(
             "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
@@ -405,6 +408,8 @@ def preview(
         found=_found(deployment),
         adopted=deployment.adopted,
         others=others(deployment, spec.nodes),
+        config=config,
+        measured=learning.measured(spec),
     )
     if story == "adopt":
         return stories.adopt(spec, deployment.found, given=given)

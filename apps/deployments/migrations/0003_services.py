@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("deployments", "0001_initial"),
+        ("deployments", "0002_fit_samples"),
     ]
 
     operations = [
