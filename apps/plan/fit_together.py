@@ -19,7 +19,7 @@ def fit_all(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
     the sums, and the KV tokens and the prediction of the main service."""
     if not spec.services or not spec.nodes or any(node not in sheets for node in spec.nodes):
         return fit(spec.alone, sheets, given)
-    parts = [(one, fit(one, sheets, given, beside=_beside(spec, one, sheets))) for one in spec.each]
+    parts = [(one, fit(one, sheets, _given_of(one, given), beside=_beside(spec, one, sheets))) for one in spec.each]
     verdict = min((part.verdict for _, part in parts), key=WORST.index)
     sentence = " ".join(f"{one.label.capitalize()}: {part.sentence}" for one, part in parts)
     too_much = _too_much(spec, sheets, given)
@@ -34,6 +34,11 @@ def fit_all(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
         largest=main.largest if main.verdict == "does_not_fit" else {},
         remarks=tuple(dict.fromkeys(remark for _, part in parts for remark in part.remarks)),
     )
+
+
+def _given_of(one: Spec, given: Given) -> Given:
+    """What was given or learned of a model is of the main service's."""
+    return replace(given, config=None, weights_bytes=None, measured=()) if one.service else given
 
 
 def _beside(spec: Spec, one: Spec, sheets: Mapping[str, Sheet]) -> dict[str, int]:
