@@ -160,7 +160,8 @@ def archive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deploy
     found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
     if found.archived_at is not None:
         return found
-    left = "" if found.adopted else _left(found)  # what was only watched runs on without us
+    watched = found.adopted and found.ranks.exists()  # a job on its node follows each log
+    left = f"{found.name} is watched still." if watched else _left(found)
     if left:
         raise Refused("in_use", left, status=409, remedy="Stop it first, then archive it.")
     found.ranks.all().delete()

@@ -67,3 +67,13 @@ def test_what_serves_is_adopted_by_an_editor_and_taken_over_with_a_reason(
     assert not made.adopted and {(one.kind, one.name) for one in made.consents.all()} >= {("container", "vllm_node")}
     entry = Entry.objects.filter(action="deployment:taken_over").get()
     assert entry.reason == "ours now" and entry.actor_name
+
+
+def test_what_is_watched_is_archived_only_once_nobody_follows_it(
+    seeded: story.Seeded, signed_in: Callable[[str], Client]
+) -> None:
+    deployment = seeded.lost
+    found = {"node": seeded.head.name, "kind": "container", "name": "a", "service": "", "units": []}
+    Deployment.objects.filter(pk=deployment.pk).update(found=[found])
+    answer = signed_in("editor").post(f"{deployment.get_absolute_url()}/archive", {"reason": "r"})
+    assert answer.status_code == 409 and "is watched still" in answer.content.decode()
