@@ -15,7 +15,7 @@ from apps.plan.spec import Spec
 from apps.plan.stories import launch, relaunch, stop
 from apps.plan.together import bases
 from tests.plan import sheets
-from tests.plan.sheets import GIVEN, pair, qwen35
+from tests.plan.sheets import CONSENTED, GIVEN, pair, qwen35
 from tests.plan.test_stories import same_as_golden
 
 NODE = "spark-5be3"
@@ -165,3 +165,20 @@ def test_an_image_that_changed_under_a_further_service_is_seen_by_the_preflight(
     judged = gates.judge_sheet({**probe.gate, "further": further}, pair(busy=False)[NODE])
     assert judged.failed == "model_path_missing" and re.search(r"of \d+ shards", judged.message)
     assert gates.judge_sheet(probe.gate, pair(busy=False)[NODE]).done
+
+
+def test_a_relaunch_of_what_was_taken_over_ends_the_following_and_clears_what_was_found() -> None:
+    spec = replace(three(), nodes=("spark-1a32",))
+    spec = replace(spec, services=tuple(replace(one, nodes=spec.nodes) for one in spec.services))
+    given = replace(CONSENTED, found=CONSENTED.clear)
+    plan = relaunch(spec, pair(), given=given)
+    steps = [step for stage in plan.stages if stage.name == "Clear" for step in stage.steps]
+    assert [step.ends for step in steps if step.kind == "end"] == [
+        "serve.engine.spark-1a32", "serve.embeddings.engine.spark-1a32", "serve.reranker.engine.spark-1a32"
+    ]  # fmt: skip
+    titles = [step.title for step in steps]
+    assert titles.index("End what is left of the engine") < next(
+        n for n, one in enumerate(titles) if one.startswith("Stop vllm-")
+    )
+    stopped = stop(spec, pair(), given=given)
+    assert [stage.name for stage in stopped.stages] == ["Clear", "Stop reranker", "Stop embeddings", "Stop chat"]
