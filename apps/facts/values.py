@@ -201,6 +201,7 @@ class Image:
     created: str | None = None
     env: dict[str, str] = field(default_factory=dict)  # the few variables that say what is inside
     labels: dict[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()  # what runs with a command of `docker run` as its arguments
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,7 @@ class ModelFolder:
     missing: tuple[str, ...] = ()  # expected weight files that are not there
     partial_bytes: int | None = None  # of unfinished downloads beside it
     index_total_bytes: int | None = None  # metadata.total_size of the index
+    gguf: tuple[tuple[str, int], ...] = ()  # (name, bytes) of its GGUF files: each may be a model of its own
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from apps.shell import Secret
@@ -21,8 +22,9 @@ class Step:
               is the log of `rank` and is followed until the run ends.
       wait    `script` (cheap, repeatable) is run every `every_s` until `gate` says done or failed, or `within_s`
               passed. `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
-      ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed
-              logs may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
+      ready   HTTP GET `url` through SSH every `every_s` until it names `model` (with `gate` = {"name": "health"}: until it
+              answers 200); meanwhile the readers of the followed logs may name a failure, and a dead `serve` job fails it.
+              `within_s` counts from the last progress seen.
       smoke   one real chat completion at `url` for `model`.
       probe   the executor takes a full fresh sheet of the node, stores it, and asks
               `plan.gates.judge_sheet(gate, sheet)`. `gate` = {"name": "sheet"} (always good) or
@@ -55,7 +57,7 @@ class Step:
     every_s: float = 1.0
     within_s: float = 120.0
     secrets: tuple[Secret, ...] = ()
-    follows: str = ""  # reader for this step's output: vllm, ray, "" (none)
+    follows: str = ""  # reader for this step's output: vllm, ray, sglang, llamacpp, "" (none)
     # What is needed to put it back, for Restore: {"node": …, "units": [{"unit", "was_enabled", "was_active"}],
     # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; restore takes a list.
     undo: dict[str, Any] = field(default_factory=dict)
@@ -124,6 +126,22 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """One option or variable of the engine as it will be passed on. `source`: whose it is, yours or ours."""
+
+    kind: str  # argument, variable
+    name: str  # --max-model-len, VLLM_HOST_IP
+    source: str
+    effective: str  # what is passed; empty: dropped
+    yours: str = ""  # what was asked for; empty: nothing
+    reason: str = ""
+    nodes: tuple[str, ...] = ()  # that it is about; empty: all of them
+
+    def at(self, nodes: Iterable[str]) -> Setting:
+        return replace(self, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True)
 class Plan:
     story: str  # launch, relaunch, stop, clear, probe, provision, restore
     deployment: int
@@ -133,6 +151,7 @@ class Plan:
     fit: Fit | None = None
     problems: tuple[Problem, ...] = ()
     spec: dict[str, Any] = field(default_factory=dict)
+    settings: tuple[Setting, ...] = ()  # of the engine; they stand in the commands too, so the digest leaves them out
 
     @property
     def refused(self) -> tuple[Problem, ...]:
@@ -182,4 +201,5 @@ class Plan:
             ),
             problems=tuple(Problem(**{**p, "clear": tuple(p["clear"])}) for p in body["problems"]),
             spec=body["spec"],
+            settings=tuple(Setting(**{**one, "nodes": tuple(one["nodes"])}) for one in body.get("settings", ())),
         )

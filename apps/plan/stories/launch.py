@@ -9,16 +9,15 @@ from apps.diagnosis.findings.holders import discrete, is_ours
 from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps
 from apps.plan.checks.others import without_theirs
-from apps.plan.engines import command, vllm
+from apps.plan.engines import table
 from apps.plan.engines.site import Site, container_name, sites
 from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
 from apps.plan.found import container_of, known
 from apps.plan.problems import needed_ports, problems
 from apps.plan.spec import Given, Spec, validate
-from apps.plan.step import Plan, Problem, Stage, Step
+from apps.plan.step import Plan, Problem, Setting, Stage, Step
 from apps.plan.stories import ground
 
-ENGINES = {"vllm": vllm.stages, "command": command.stages}
 DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
 
 
@@ -33,12 +32,14 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
     """A launch or a relaunch; they differ in what is torn down first."""
     places = sites(spec, sheets)
     stages: tuple[Stage, ...] = ()
+    settings: tuple[Setting, ...] = ()
     serves = serving_already(spec, sheets, given)
     found = (serves,) if serves else problems(spec, sheets, given)
     given = without_theirs(sheets, given)
     if not serves and not validate(spec) and places and all(isinstance(place, Site) for place in places):
         ready = tuple(place for place in places if isinstance(place, Site))
         stages = _stages(story, spec, sheets, given, ready)
+        settings = table.settings(spec, ready)
     return Plan(
         story=story,
         deployment=given.deployment,
@@ -48,6 +49,7 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
         fit=None if validate(spec) else fit(spec, sheets, given),
         problems=found,
         spec=spec.to_json(),
+        settings=settings,
     )
 
 
@@ -58,7 +60,7 @@ def _stages(
     cleared = tuple(step for node in spec.nodes for step in _ground(story, spec, node, sheets[node], given))
     if cleared:
         made.append(Stage("Clear", "clearing", cleared))
-    return (*made, *ENGINES[spec.engine](spec, places, given))
+    return (*made, *table.stages(spec, places, given))
 
 
 def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Problem | None:
