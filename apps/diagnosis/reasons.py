@@ -550,7 +550,17 @@ _CLUSTER = [
             "NCCL could not set up the communication between the ranks.",
             "Check NCCL_SOCKET_IFNAME and NCCL_IB_HCA on every node, and read the first NCCL WARN line of each rank "
             "(NCCL_DEBUG=INFO).",
-            "nccl_init_hang gloo_connect nccl_no_interface wrong_gid_index rdma_memory rdma_completion_error wrong_interface",
+            "gloo_connect nccl_no_interface wrong_gid_index rdma_memory rdma_completion_error wrong_interface",
+        ),
+        (
+            "nccl_init_hang",
+            "Ranks wait for each other",
+            "The ranks have begun to set up their communication and never came to its end; no weights were read.",
+            "Every rank must advertise an address that the others reach: SGLANG_HOST_IP, NCCL_SOCKET_IFNAME and "
+            "GLOO_SOCKET_IFNAME per node, as the plan sets them unless the environment says otherwise. If they are right, test "
+            "the fabric, try once with NCCL_IB_DISABLE=1 (slow, but it tells whether RDMA is what hangs), or serve the "
+            "model with vLLM.",
+            "",
         ),
         (
             "port_race",

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
+from apps.diagnosis.following import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
-from apps.diagnosis.vllm import Reader as VllmReader
 from apps.facts import probe
 from apps.facts.sheet import Sheet
 from apps.plan import gates
@@ -44,6 +45,7 @@ GIVE_UP_S = 1800.0  # a node with a job of ours on it is looked for this long
 AWAY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # then every 15 s
 PROBE_TIMEOUT_S = 60.0
 PROBE_TRIES = 3  # of a node that was too busy to answer something that plans rest on
+MEETING_SILENCE_S = 360.0  # NCCL needs seconds; SGLang's own watchdog ends a rank after 300 s, which says more
 NEEDED = ("machine", "memory", "gpu-query", "docker", "containers", "images", "addresses", "fabric", "models")
 LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
@@ -466,8 +468,8 @@ class Executor:
         return next(s for stage in self.plan.stages for s in stage.steps if s.key == key)
 
     def _reader(self, key: str) -> Reader | None:
-        if key not in self.readers and self._step(key).follows in ("vllm", "ray"):
-            reader: Reader = VllmReader()
+        reader = reader_of(self._step(key).follows) if key not in self.readers else None
+        if reader is not None:
             for data in self.journal.stored(key):
                 reader.feed(data)
             self.readers[key] = reader
@@ -588,36 +590,39 @@ class Executor:
             return
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
-        stamp = f"try {tries}"
+        stamp, path = f"try {tries}", urlsplit(step.url).path
         if isinstance(answer, HttpAnswer):
-            if answer.status == 200 and api.models(answer.status, answer.body, wanted=step.model).served:
-                self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
+            if _is_ready(step, answer):
+                said = "answers 200" if step.gate.get("name") == "health" else f"names {step.model}"
+                self.journal.note(step.key, f"{stamp}: {path} {said}")
                 self.journal.finish(
-                    step.key, "succeeded", note=f"names {step.model} after {tries} {'try' if tries == 1 else 'tries'}"
+                    step.key, "succeeded", note=f"{said} after {tries} {'try' if tries == 1 else 'tries'}"
                 )
                 return
-            words = f"/v1/models answers {answer.status}: {_not_yet(answer, step.model)}"
+            words = f"{path} answers {answer.status}: {_not_yet(answer, step)}"
         else:
             words = (
-                "/v1/models refused, the engine is loading"
+                f"{path} refused, the engine is loading"
                 if answer.reason == "refused"
-                else f"/v1/models: {answer.evidence or answer.reason}"
+                else f"{path}: {answer.evidence or answer.reason}"
             )
         key = f"words {step.key}"
         if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
+        self._judge_silence(step, words)
+
+    def _judge_silence(self, step: Step, words: str) -> None:
+        """Too long without anything new. While the ranks look for each other it is known sooner that they don't find one another."""
         silent = time.time() - max(self.moved_at, self.journal.started_at(step.key))
-        if silent > step.within_s:
-            loading = any(
-                isinstance(r.reading().progress, object) and not r.reading().ready for r in self.readers.values()
-            )
-            self.journal.finish(
-                step.key,
-                "failed",
-                reason="load_stalled" if loading else "http_never_ready",
-                evidence=f"nothing new for {silent:.0f} s; last: {words}",
-            )
+        readings = [reader.reading() for reader in self.readers.values()]
+        meeting = any(reading.facts.get("meeting") for reading in readings)
+        if silent <= (min(step.within_s, MEETING_SILENCE_S) if meeting else step.within_s):
+            return
+        loading = any(not reading.ready for reading in readings)
+        reason = "nccl_init_hang" if meeting else "load_stalled" if loading else "http_never_ready"
+        what = "the ranks look for each other and nothing is new" if meeting else "nothing new"
+        self.journal.finish(step.key, "failed", reason=reason, evidence=f"{what} for {silent:.0f} s; last: {words}")
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
@@ -902,10 +907,17 @@ class Executor:
                 raise RemoteError("cleanup_incomplete", hop=node, evidence=said[-500:])
 
 
-def _not_yet(answer: HttpAnswer, wanted: str) -> str:
-    """Why an answer of /v1/models is not the one that is waited for."""
+def _is_ready(step: Step, answer: HttpAnswer) -> bool:
+    if step.gate.get("name") == "health":
+        return answer.status == 200
+    return answer.status == 200 and bool(api.models(answer.status, answer.body, wanted=step.model).served)
+
+
+def _not_yet(answer: HttpAnswer, step: Step) -> str:
+    """Why an answer is not the one that is waited for."""
+    wanted = step.model
     found = api.models(answer.status, answer.body, wanted=wanted)
-    if found.ok:
+    if found.ok and step.gate.get("name") != "health":
         return f"it names {', '.join(found.names) or 'nothing'}, not {wanted}: another process listens there"
     return api.endpoint(answer.status, answer.body).sentence
 
