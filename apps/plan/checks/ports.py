@@ -27,13 +27,13 @@ def needed_ports(spec: Spec, node: str) -> tuple[int, ...]:
     return (spec.port,) if meeting is None else (spec.port, meeting)
 
 
-def next_free(spec: Spec, sheet: Sheet | None, given: Given, port: int) -> int | None:
+def next_free(spec: Spec, sheet: Sheet | None, given: Given, port: int, *, own: bool = True) -> int | None:
     """The next port above that nobody listens on, that no other deployment is meant to have on this node, running or not,
-    and that this one does not need itself; None when there is none."""
+    and (`own`) that this one does not need itself; None when there is none."""
     node = sheet.node if sheet else spec.nodes[0]
     taken = {listener.port for listener in (sheet.listeners if sheet else None) or ()}
     taken |= {one for other in given.others if other.spec for one in needed_ports(other.spec, node)}
-    taken |= set(needed_ports(spec, node))
+    taken |= set(needed_ports(spec, node)) if own else set()
     return next((one for one in range(port + 1, HIGHEST + 1) if one not in taken), None)
 
 
