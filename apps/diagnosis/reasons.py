@@ -685,6 +685,13 @@ _ENGINE = [
             "nvcc_too_old",
         ),
         (
+            "container_killed",
+            "Container ended from outside",
+            "The engine's container was stopped or killed: its exit code is that of a signal, not the engine's own.",
+            "Find out who did: `docker events` on the node, another person or installation, a unit. Then relaunch.",
+            "",
+        ),
+        (
             "kv_too_small",
             "No room for the context",
             "After the weights, too little memory is left for the KV cache of one request.",
@@ -721,6 +728,13 @@ _ENGINE = [
             "Test completion failed",
             "The API answers, but a real completion failed.",
             "Read the answer shown as evidence; if the engine is broken, relaunch.",
+            "",
+        ),
+        (
+            "ray_ended",
+            "Ray ended",
+            "The Ray process of a node ended, and the engine with it; nobody ended its container.",
+            "Read the last lines of that rank: Ray says which of its processes ended. A relaunch starts the whole group anew.",
             "",
         ),
         (

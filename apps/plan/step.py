@@ -62,6 +62,9 @@ class Step:
     # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; restore takes a list.
     undo: dict[str, Any] = field(default_factory=dict)
     ends: str = ""  # kind end: the key of the serve step whose job is to be cancelled
+    container: str = (
+        ""  # kind serve: the container whose log the job follows; the job's exit code is then the container's own
+    )
 
 
 @dataclass(frozen=True)

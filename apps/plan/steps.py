@@ -59,6 +59,7 @@ def serve(
     rank: int,
     title: str = "Serve",
     follows: str = "vllm",
+    container: str = "",
 ) -> Step:
     return Step(
         key=serve_key(name),
@@ -70,6 +71,7 @@ def serve(
         secrets=tuple(secrets),
         rank=rank,
         follows=follows,
+        container=container,
     )
 
 
@@ -83,6 +85,7 @@ def follow(key: str, name: str, container: str, *, follows: str, rank: int | Non
         commands=(docker.logs(container).text,),
         rank=rank,
         follows=follows,
+        container=container,
     )
 
 

@@ -51,7 +51,8 @@ LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
 DEAD_LOOKS = 3
-SILENT_DEATHS = ("exited", "rank_lost")
+SILENT_DEATHS = ("exited", "rank_lost", "ray_ended", "container_killed")
+FROM_OUTSIDE = ("137", "143")  # exit codes of docker kill and docker stop
 OUT_OF_SIGHT = (
     CannotReach,
     KeyProblem,
@@ -647,18 +648,24 @@ class Executor:
             _, _, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
             self.journal.finish(step.key, "failed", reason=failure.reason, evidence=failure.evidence)
             return True
+        if self._container_may_have_ended(step, served, ended):
+            return False
         first = ended[0]
+        reason, how = _how_ended(first, self.said.get(f"exit {first.key}", ""))
         tail = self.journal.tail(first.key)
-        code = self.said.get(f"exit {first.key}", "")
-        ended_how = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
-        reason = "exited" if first.rank in (0, None) else "rank_lost"
         self.journal.finish(
-            step.key,
-            "failed",
-            reason=reason,
-            evidence=f"{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
+            step.key, "failed", reason=reason, evidence=f"{how}; last line: {tail[-1] if tail else '(none)'}"
         )
         return True
+
+    def _container_may_have_ended(self, step: Step, served: list[Step], ended: list[Step]) -> bool:
+        """A program in a container ends with the container, and the looks may show that first: the container is given a few
+        more, so that its end is not called the program's."""
+        around = [one for one in served if one.container and one.node in {each.node for each in ended}]
+        if any(one.container for one in ended) or not around:
+            return False
+        self.dead[step.key] = self.dead.get(step.key, 0) + 1
+        return self.dead[step.key] < DEAD_LOOKS
 
     def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
         budget = self.journal.recall(step.key, "budget", step.max_tokens)
@@ -920,6 +927,20 @@ def _not_yet(answer: HttpAnswer, step: Step) -> str:
     if found.ok and step.gate.get("name") != "health":
         return f"it names {', '.join(found.names) or 'nothing'}, not {wanted}: another process listens there"
     return api.endpoint(answer.status, answer.body).sentence
+
+
+def _how_ended(step: Step, code: str) -> tuple[str, str]:
+    """The reason and the words for a followed process that ended without its log saying why: Ray, its container, or the engine
+    alone."""
+    ended = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
+    if step.container and code in FROM_OUTSIDE:
+        return (
+            "container_killed",
+            f"{step.container} on {step.node} was stopped or killed from outside, exit code {code}",
+        )
+    if step.container and step.key.startswith("cluster.ray-"):
+        return "ray_ended", f"Ray in {step.container} on {step.node} {ended}"
+    return "exited" if step.rank in (0, None) else "rank_lost", f"{step.title} {ended}"
 
 
 def _lost(look: JobLook) -> str:

@@ -123,6 +123,7 @@ def _container(engine: Engine, spec: Spec, places: Sequence[Site], place: Site, 
             rank=place.rank,
             title=f"Follow rank {place.rank}",
             follows=engine.follows,
+            container=place.container,
         ),
         steps.container_running(f"cluster.rank{place.rank}-up.{place.node}", place.node, place.container),
     )
