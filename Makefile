@@ -5,8 +5,8 @@ VAR ?= $(CURDIR)/var
 ONCE ?=
 # Arguments for pytest, such as TESTS="tests/plan -k fit".
 TESTS ?=
-# Test processes: one a core.
-JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Test processes: two a core, because half of the tests mostly wait.
+JOBS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
 
 bin := .venv/bin
 manage := $(bin)/python manage.py
@@ -23,7 +23,7 @@ INSTALL ?=
 nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-needs bench chaos clean runtime engine test-postgres wheelhouse
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-build lab-needs bench chaos clean runtime engine test-postgres wheelhouse
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -52,7 +52,7 @@ up: runtime ## the product without pretend Sparks (PORT, VAR); the first page ma
 
 test: setup ## every test; what can't run on this machine is skipped and named at the end
 	@sh scripts/missing.sh
-	@$(bin)/python -m pytest -n $(JOBS) $(TESTS)
+	@$(bin)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
 
 check: setup ## style, types, import contracts, spelling, templates, migrations, deployment settings
 	@sh scripts/check.sh
@@ -74,6 +74,9 @@ lab-test: lab-needs ## two real nodes: systemd, sshd, Docker, Ray, vLLM (root; d
 
 lab-full: lab-needs ## the same with what takes longer
 	@SPARKWEB_REAL="$(nodes)" SPARKWEB_REAL_FULL=1 $(bin)/python -m pytest -n 0 -m real --durations=0 --durations-min=5 tests/real $(TESTS)
+
+lab-build: setup ## what the real nodes are made of (engine, file systems), made before they are needed
+	@$(bin)/python scripts/real_nodes.py --folder "$(nodes)" build
 
 # Says what this machine lacks and fails; INSTALL=1 gets it with apt-get first.
 lab-needs: setup

@@ -2,6 +2,7 @@
 
     python scripts/real_nodes.py missing             name what this machine lacks for them; exit code 1 when anything
     python scripts/real_nodes.py start [--install]   start them (`--install` gets what is missing with apt-get first)
+    python scripts/real_nodes.py build               make what they are made of, starting nothing: file systems and engine
     python scripts/real_nodes.py stop                end and remove them; what was built stays
     python scripts/real_nodes.py inside NODE WORD…   run a command in a node
 
@@ -231,6 +232,17 @@ def install(environment: Mapping[str, str] = os.environ) -> None:
     finally:
         if ours:
             policy.unlink(missing_ok=True)
+
+
+def build(folder: Path) -> None:
+    """File systems and engine, as `start` and the tests would make them later. Raises NodesProblem, NotPossible."""
+    folder.mkdir(parents=True, exist_ok=True)
+    real_engine.prepare(folder.parent / "real")
+    for make in (images.make_node, images.make_engine):
+        try:
+            make(folder, folder / "nodes.log")
+        except images.BuildProblem as problem:
+            raise NodesProblem(str(problem)) from None
 
 
 # The nodes
@@ -700,6 +712,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start.add_argument("--install", action="store_true", help="get what is missing with apt-get first")
     start.add_argument("--no-engine", action="store_true", help="without vLLM's environment and image")
     actions.add_parser("install", help="get what is missing with apt-get")
+    actions.add_parser("build", help="make file systems and engine, starting nothing")
     actions.add_parser("stop", help="end and remove them")
     inside = actions.add_parser("inside", help="run a command in a node")
     inside.add_argument("node", choices=(HEAD, SECOND))
@@ -725,6 +738,8 @@ def _act(options: argparse.Namespace, folder: Path) -> int:
         for line in found:
             print(f"the real nodes can't run here: {line}")
         return 1 if found else 0
+    if options.action == "build":
+        build(folder)
     if options.action == "install" or getattr(options, "install", False):
         install()
     if options.action == "start":

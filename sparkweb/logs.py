@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 
 import psycopg
 import redis
 
+LOCKED = "database is locked"  # SQLite's words, after settings.DATABASES' timeout
 AWAY = ("08", "57P")  # classes of SQLSTATE: no connection; the server is stopped, started or in recovery
 
 
@@ -25,11 +27,15 @@ class AwayInOneLine(logging.Filter):
 
 
 def away(failure: BaseException | None) -> BaseException | None:
-    """The failure to reach PostgreSQL or Redis that is behind this one; None when there is another cause."""
+    """The failure to reach PostgreSQL or Redis, or to write into a SQLite that another process holds, that is behind this one;
+    None when there is another cause."""
     while failure is not None:
         if isinstance(failure, psycopg.OperationalError) and (failure.sqlstate or "08").startswith(AWAY):
             return failure
         if isinstance(failure, redis.ConnectionError | redis.TimeoutError):
             return failure
-        failure = failure.__cause__
+        if isinstance(failure, sqlite3.OperationalError) and str(failure) == LOCKED:
+            return failure
+        # Beat raises its own error without naming the cause; of anybody else's, what was handled before tells nothing.
+        failure = failure.__cause__ or (failure.__context__ if type(failure).__name__ == "SchedulingError" else None)
     return None

@@ -25,11 +25,13 @@ from apps.api.schemas import (
     NodeWithSheet,
     RepinBody,
     Started,
+    UnlockBody,
     Word,
 )
 from apps.inventory import services
 from apps.inventory.models import Credential, Node
 from apps.people.access import actor_of, allow
+from apps.runs import foreign
 from apps.runs import services as runs
 
 router = Router(tags=["nodes"])
@@ -112,7 +114,7 @@ def list_nodes(request: HttpRequest, name: Word = "", after: After = None, limit
 
 @router.post("nodes", response={201: NodeOut})
 @allow("edit_nodes")
-def add_node(request: HttpRequest, body: NodeBody) -> Status[NodeOut]:
+def add_node(request: HttpRequest, body: NodeBody, idempotency_key: IdempotencyKey = None) -> Status[NodeOut]:
     """Register a node. A worker asks its door for host keys (up to 40 s); compare `host_keys` and confirm one."""
     credential = by_reference(Credential.objects.all(), body.credential, field="credential")
     jump = None if body.jump is None else by_reference(Node.objects.all(), body.jump, field="jump")
@@ -124,6 +126,7 @@ def add_node(request: HttpRequest, body: NodeBody) -> Status[NodeOut]:
         user=body.user,
         credential=credential,
         jump=jump,
+        idempotency_key=idempotency_key or "",
     )
     return Status(201, NodeOut(**_fields(by_id(_rows(), made.pk))))
 
@@ -171,6 +174,17 @@ def scan_node(request: HttpRequest, node_id: int, idempotency_key: IdempotencyKe
     """Ask the node's door again which host keys it shows; nothing is trusted by it."""
     node = by_id(Node.objects.all(), node_id)
     return Status(202, Started(run=runs.rescan(actor_of(request), node, idempotency_key=idempotency_key or "").pk))
+
+
+@router.post("nodes/{int:node_id}/unlock", response={202: Started})
+@allow("clear")
+def unlock_node(
+    request: HttpRequest, node_id: int, body: UnlockBody, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Remove the locks that other installations of sparkweb left on the node; one that lives keeps its own, and the run fails."""
+    node = by_id(Node.objects.all(), node_id)
+    run = foreign.unlock(actor_of(request), node, reason=body.reason, idempotency_key=idempotency_key or "")
+    return Status(202, Started(run=run.pk))
 
 
 @router.post("nodes/{int:node_id}/probe", response={202: Started})

@@ -172,8 +172,10 @@ def list_lines(
     rank: Annotated[int | None, Query(ge=0, le=100_000)] = None,
     step: Word = "",
 ) -> Lines:
-    """Lines numbered above `after`, in order; of one rank or step when asked. Pass `next` as `after` until `ended`."""
+    """Lines numbered above `after`, in order; of one rank or step when asked. Pass `next` as `after` until `ended`. A cursor behind
+    the end (an older backup was restored) is one at the end."""
     run = by_id(Run.objects.all(), run_id)
+    after = min(after, lines.stored_lines(run))
     answer = lines.lines(run, after=after, limit=limit, rank=rank, step=step or None)
     return Lines(lines=_shown(answer["lines"]), next=answer["next"], ended=answer["ended"], serving=answer["serving"])
 

@@ -138,6 +138,10 @@ class RepinBody(ConfirmBody):
     reason: str = Field("", max_length=2000)
 
 
+class UnlockBody(Body):
+    reason: str = Field("", max_length=2000, description="how you know that the other installation is gone")
+
+
 class HostKeyOut(Out):
     hop: str = Field(description="name of the node whose door showed the key")
     type: str

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from apps.diagnosis import api, host, llamacpp, nccl, ray, sglang, ssh, transfers, vllm
+from apps.diagnosis.book import Book
+from apps.diagnosis.following import LogReader
 from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Reading
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.signs import ENGINE_SIGNS
-from apps.diagnosis.story import Book, LogReader
 
 BOOK = Book.of(
     (*vllm.RULES, *sglang.RULES, *llamacpp.RULES, *nccl.RULES, *ray.RULES, *transfers.RULES, *ssh.RULES, *host.RULES),

@@ -6,6 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+from apps.diagnosis.alike import LONGEST_SHAPE, MOST_SHAPES, shape_of
 
 _TQDM = re.compile(
     rb"(?P<label>[^%]{0,300}?)[ ]{0,4}(?<!\d)(?P<pct>\d{1,2})%\|[^|]{0,400}\|[ ]{0,4}(?P<done>\d{1,12}(?:\.\d{1,6})?)(?P<scale>[kKMGTP]?)"
@@ -28,19 +31,38 @@ Frame = tuple[tuple[bytes, ...], int, float]  # a plain tuple: it is made for ev
 
 def frame_of(line: bytes) -> Frame | None:
     """The frame that a line consists of; None for every other line."""
+    blurred = shape_of(line)
+    places = _places_of(blurred) if len(line) <= LONGEST_SHAPE else _search(blurred)
+    if places is None:
+        return None
+    label, percent, done, scale, total, per_second = places
+    if total is None:
+        return _RSYNC_LEFT if per_second else _RSYNC_PLAIN, int(line[percent]), 0.0
+    return (line[label], line[total], per_second), int(line[percent]), float(line[done]) * scale
+
+
+# Where label, percent and done stand, the scale of done, where total stands, and whether the rate is bytes a second. Of
+# rsync's frames, which have no total: whether they say what is left.
+_Places = tuple[slice, slice, slice, float, slice | None, bytes]
+
+
+def _search(line: bytes) -> _Places | None:
+    """Of a line whose digits are blurred; the same in all lines of that shape, since no pattern here tells digits apart."""
     if b"%|" in line:
         found = _TQDM.fullmatch(line)
-        if found is None:
+        if found is None or _SAYS_MORE.search(found["label"]):
             return None
-        label, percent, done, scale, total, rate = found.groups()
-        if _SAYS_MORE.search(label):
-            return None
-        per_second = b"B/s" if rate is not None and rate.endswith(b"B/s") else b""
-        return (label, total, per_second), int(percent), float(done) * _SCALES[scale]
+        per_second = b"B/s" if (found["rate"] or b"").endswith(b"B/s") else b""
+        label, percent, done, total = (slice(*found.span(name)) for name in ("label", "pct", "done", "total"))
+        return label, percent, done, _SCALES[found["scale"]], total, per_second
     found = _RSYNC.fullmatch(line) if b"B/s" in line else None
     if found is None:
         return None
-    return _RSYNC_LEFT if found[3] else _RSYNC_PLAIN, int(found[2]), 0.0
+    nothing = slice(0)
+    return nothing, slice(*found.span("pct")), nothing, 0.0, None, b"left" if found["left"] else b""
+
+
+_places_of = lru_cache(MOST_SHAPES)(_search)
 
 
 # Bars of downloads run side by side, one a file; what one of them shows depends on no other. Those of an engine's load are
@@ -48,8 +70,12 @@ def frame_of(line: bytes) -> Frame | None:
 _LOADS = re.compile(rb"shards|Loading|Streamer|apturing|utotun|AutoTuner|Fetching")
 
 
-def _side_by_side(key: tuple[bytes, ...]) -> bool:
-    return len(key) == 3 and key[2] == b"B/s" and _LOADS.search(key[0]) is None
+def _side_by_side(key: tuple[bytes, ...]) -> str:
+    """Which bars this one may run beside; "" for one that stands alone. Of rsync's frames the short ones say nothing that
+    the long ones do not, so the last of either kind tells."""
+    if len(key) < 3:
+        return "rsync"
+    return "download" if key[2] == b"B/s" and _LOADS.search(key[0]) is None else ""
 
 
 def superseded(lines: Sequence[bytes]) -> list[int]:
@@ -58,11 +84,12 @@ def superseded(lines: Sequence[bytes]) -> list[int]:
     be those of others."""
     found = [0] * len(lines)
     bars: dict[tuple[bytes, ...], _Bar] = {}  # one, or several that run side by side
-    together = False
+    together = ""
     for place, line in enumerate(lines):
         frame = frame_of(line) if b"%" in line else None
         if frame is None:
-            bars.clear()
+            if bars:
+                bars.clear()
             continue
         key, percent, done = frame
         known = bars.get(key)
@@ -73,7 +100,7 @@ def superseded(lines: Sequence[bytes]) -> list[int]:
             continue
         if known is None:
             beside = _side_by_side(key)
-            if not (beside and together):
+            if not beside or beside != together:
                 bars.clear()
             together = beside
         bars[key] = _Bar(place, percent, done)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Rule, counted
 from apps.diagnosis.signs import ECHO, EFFECT, Sign, number
-from apps.diagnosis.story import Act, Line, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 
 def _sign(trigger: str, pattern: str, reason: str, cause: str = "", *, kind: str = "kernel", **more: object) -> Sign:
     return Sign(trigger, re.compile(pattern), reason, cause=cause, kind=kind, **more)  # type: ignore[arg-type]
 
 
-def _named(match: re.Match[str]) -> dict[str, object]:
+def _named(match: Found) -> dict[str, object]:
     return {name: number(value) for name, value in match.groupdict().items() if value is not None}
 
 
@@ -20,13 +22,13 @@ def _warns(name: str, title: str) -> Act:
     return lambda story, match, line: story.warn(name, title, line, severity="warning")
 
 
-def _task(story: Story, match: re.Match[str], line: Line) -> None:
+def _task(story: Story, match: Found, line: Line) -> None:
     """The line before the kill says whose memory ran out: the node's or that of one cgroup."""
     everyone = match["constraint"] == "CONSTRAINT_NONE" or "global_oom" in line.text
     story.first(scope="global" if everyone else "cgroup")
 
 
-def _unit_failed(story: Story, match: re.Match[str], line: Line) -> None:
+def _unit_failed(story: Story, match: Found, line: Line) -> None:
     story.first(unit=match["unit"])
 
 
@@ -36,7 +38,7 @@ def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 2) -> Ru
 
 RULES: tuple[Rule, ...] = (
     _rule("kernel", "oom", r"oom-kill:constraint=(?P<constraint>\w+),", _task, 3),
-    _rule("kernel", "invoked", r"invoked oom-killer: ", lambda story, match, line: None, 3),
+    _rule("kernel", "invoked", r"invoked oom-killer: ", counted, 3),
     _rule(
         "kernel",
         "blocked",
@@ -52,13 +54,13 @@ RULES: tuple[Rule, ...] = (
         lambda story, match, line: story.first(xid=int(match["xid"])),
         3,
     ),
-    _rule("docker", "daemon", r"Error response from daemon: ", lambda story, match, line: None, 1),
+    _rule("docker", "daemon", r"Error response from daemon: ", counted, 1),
     _rule("systemd", "result", r"(?P<unit>\S+\.service): Failed with result", _unit_failed, 3),
     _rule("systemd", "exited", r"(?P<unit>\S+\.service): Main process exited, code=", _unit_failed, 3),
 )
 
 
-def _curl(match: re.Match[str]) -> dict[str, object]:
+def _curl(match: Found) -> dict[str, object]:
     return {"curl": int(match["code"])}
 
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LONGEST = 16_384  # bytes kept of one line
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -71,19 +72,18 @@ def clean(line: bytes) -> bytes:
 _CARRIED = re.compile(
     rb"(?:\[pod/[\w./-]{1,200}\] ?)?"
     rb"(?:[a-z0-9][\w.-]{0,60} {0,40}\| {1,2})?"
-    rb"(?:(?:[A-Z][a-z]{2} [ 0-3]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?[+-]\d\d:?\d\d)"
+    rb"(?:(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?[+-]\d\d:?\d\d)"
     rb" [\w.-]{1,64} (?!systemd|kernel)[\w@./:\\-]{1,80}\[\d{1,9}\]: )?"
     rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)(?: std(?:out|err) [FP])?(?: |\Z))?"
 )
 _JSON_LINE = re.compile(rb"\{\s*\"(?:log|message|msg|line|MESSAGE|stream|time|timestamp|ts|_[A-Z_]+|[A-Z_]+)\"\s*:")
+_PARSE = json.JSONDecoder().decode  # as json.loads, which first guesses at the encoding
 _SAID_IN = ("log", "MESSAGE", "message", "msg", "line")
 
 
-def uncarried(line: bytes) -> bytes:
-    """The line without what a log's carrier put around it: time stamps and names in front, or a JSON object a line."""
+def carrier_of(line: bytes) -> int:
+    """How many bytes at the line's beginning are its carrier's: time stamps and names."""
     first = line[:1]
-    if first == b"{":
-        return _said_in_json(line) if _JSON_LINE.match(line) else line
     may_be = (
         line[4:5] == b"-" or b" | " in line[:104]
         if first.isdigit()
@@ -91,23 +91,34 @@ def uncarried(line: bytes) -> bytes:
         if first.isalpha()
         else line[:5] == b"[pod/"
     )
-    if may_be:
-        found = _CARRIED.match(line)
-        if found is not None and found.end():
-            rest = line[found.end() :]
-            return _said_in_json(rest) if rest[:1] == b"{" and _JSON_LINE.match(rest) else rest
-    return line
+    if not may_be:
+        return 0
+    found = _CARRIED.match(line)
+    return found.end() if found is not None else 0
+
+
+def speaks_json(line: bytes, at: int = 0) -> bool:
+    """Whether what a line says stands in a JSON object that begins there."""
+    return line[at : at + 1] == b"{" and _JSON_LINE.match(line, at) is not None
+
+
+def uncarried(line: bytes) -> bytes:
+    """The line without what a log's carrier put around it: time stamps and names in front, or a JSON object a line."""
+    at = carrier_of(line)
+    rest = line[at:] if at else line
+    return _said_in_json(rest) if speaks_json(rest) else rest
 
 
 def _said_in_json(line: bytes) -> bytes:
     try:
-        parsed = json.loads(line)
+        parsed = _PARSE(line.decode("utf-8"))
     except (ValueError, RecursionError):
         return line
-    if not isinstance(parsed, dict):
-        return line
-    said = next((parsed[name] for name in _SAID_IN if isinstance(parsed.get(name), str)), None)
-    return line if said is None else said.strip("\r\n").replace("\n", " ").encode("utf-8", "replace")
+    for name in _SAID_IN:
+        said = parsed.get(name)
+        if isinstance(said, str):
+            return said.strip("\r\n").replace("\n", " ").encode("utf-8", "replace")
+    return line
 
 
 def words(line: bytes) -> list[bytes]:
@@ -115,8 +126,7 @@ def words(line: bytes) -> list[bytes]:
     return line.translate(_TO_WORDS).split()
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """One frame of a tqdm progress bar. `done` and `total` are in the bar's own unit, bytes where it counts in k, M,
     G."""
 
@@ -125,7 +135,6 @@ class Bar:
     done: float
     total: float | None
     unit: str  # items or bytes
-    elapsed_s: int
     seconds_per_item: float | None
     rate: str
 
@@ -133,54 +142,87 @@ class Bar:
 _BAR = re.compile(
     r"(?P<percent>\d{1,3})%(?: Completed "
     r"\||\|[^|\n]{0,400}\|)\s{0,4}(?P<done>[\d.]{1,20}[kKMGTP]?)(?:i?B)?/(?P<total>[\d.]{1,20}[kKMGTP]?|\?)(?:i?B)?"
-    r"\s{0,4}\[(?P<elapsed>[\d:]{1,12})<(?P<left>[^,\]]{1,20})(?:,\s{0,4}(?P<rate>[^\],]{0,40}))?[^\]]{0,80}\]"
+    r"\s{0,4}\[[\d:]{1,12}<[^,\]]{1,20}(?:,\s{0,4}(?P<rate>[^\],]{0,40}))?[^\]]{0,80}\]"
 )
-_RATE = re.compile(r"([\d.]+)\s*([kKMGTP]?)(s/\w+|\w+/s)")
+_RATE = re.compile(r"(?P<figure>[\d.]+\s*[kKMGTP]?)(?P<per>s/\w+|\w+/s)")
 _SCALE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 def _number(text: str) -> float:
-    scale = _SCALE.get(text[-1], 1.0) if not text[-1].isdigit() else 1.0
     try:
-        return float(text.rstrip("kKMGTP")) * scale
+        return float(text)
+    except ValueError:
+        pass  # with a scale behind it, or no figure at all
+    try:
+        return float(text.rstrip("kKMGTP")) * _SCALE.get(text[-1], 1.0)
     except ValueError:
         return 0.0
 
 
-def _elapsed(text: str) -> int:
-    total = 0
-    for part in text.split(":"):
-        total = total * 60 + (int(part) if part.isdigit() else 0)
-    return total
+class BarPlaces(NamedTuple):
+    """Where the parts of a frame stand: the same in all lines that differ in digits only."""
+
+    label: tuple[int, int]
+    percent: tuple[int, int]
+    done: tuple[int, int]
+    total: tuple[int, int] | None
+    unit: str
+    rate: tuple[int, int]
+    speed: tuple[int, int] | None  # the figure in the rate
+    per_item: bool  # whether that is seconds an item
+
+    def read(self, text: str) -> Bar:
+        label, percent, done, total, unit, rate, _, _ = self
+        return Bar(
+            text[label[0] : label[1]],
+            min(int(text[percent[0] : percent[1]]), 100),
+            _number(text[done[0] : done[1]]),
+            None if total is None else _number(text[total[0] : total[1]]),
+            unit,
+            self._seconds_per_item(text),
+            text[rate[0] : rate[1]],
+        )
+
+    def _seconds_per_item(self, text: str) -> float | None:
+        if self.speed is None:
+            return None
+        value = _number(text[self.speed[0] : self.speed[1]])
+        if self.per_item:
+            return value
+        return 1.0 / value if value else None
 
 
-def _seconds_per_item(rate: str) -> float | None:
-    match = _RATE.search(rate)
-    if match is None:
-        return None
-    value = _number(match[1] + match[2])
-    if match[3].startswith("s/"):
-        return value
-    return 1.0 / value if value else None
-
-
-def bars(text: str) -> Iterator[Bar]:
+def bar_places(text: str) -> Iterator[BarPlaces]:
     """All whole frames in a line, in order; several may stand one after the other without any separator."""
     at = 0
     for match in _BAR.finditer(text):
-        done, total = match["done"], match["total"]
-        rate = match["rate"] or ""
-        yield Bar(
-            label=text[at : match.start()].strip().rstrip(":").strip(),
-            percent=min(int(match["percent"]), 100),
-            done=_number(done),
-            total=None if total == "?" else _number(total),
+        total, rate = match["total"], match["rate"] or ""
+        speed = _RATE.search(rate)
+        rate_at = match.start("rate")
+        yield BarPlaces(
+            label=_label_within(text, at, match.start()),
+            percent=match.span("percent"),
+            done=match.span("done"),
+            total=None if total == "?" else match.span("total"),
             unit="bytes" if total[-1] in "kKMGTP" or "B/s" in rate else "items",
-            elapsed_s=_elapsed(match["elapsed"]),
-            seconds_per_item=_seconds_per_item(rate),
-            rate=rate,
+            rate=match.span("rate") if match["rate"] else (0, 0),
+            speed=(rate_at + speed.start("figure"), rate_at + speed.end("figure")) if speed else None,
+            per_item=speed is not None and speed["per"].startswith("s/"),
         )
         at = match.end()
+
+
+def _label_within(text: str, start: int, end: int) -> tuple[int, int]:
+    """The label without blanks around it and colons after it."""
+    before = text[start:end]
+    label = before.strip().rstrip(":").strip()
+    start += len(before) - len(before.lstrip())
+    return start, start + len(label)
+
+
+def bars(text: str) -> Iterator[Bar]:
+    """The frames themselves."""
+    return (places.read(text) for places in bar_places(text))
 
 
 @dataclass(frozen=True)

@@ -4,57 +4,60 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Book, Rule
+from apps.diagnosis.following import LogReader
 from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign, number
-from apps.diagnosis.story import Act, Book, Line, LogReader, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
     return Rule("llamacpp", trigger, re.compile(pattern), act, votes)
 
 
-def _facts(story: Story, match: re.Match[str], line: Line) -> None:
+def _facts(story: Story, match: Found, line: Line) -> None:
     story.first(**{key: number(value) for key, value in match.groupdict().items() if value is not None})
 
 
-def _build(story: Story, match: re.Match[str], line: Line) -> None:
+def _build(story: Story, match: Found, line: Line) -> None:
     story.first(version=f"b{match['build']}")
     story.milestone("version", line, version=f"b{match['build']}")
 
 
-def _loader(story: Story, match: re.Match[str], line: Line) -> None:
+def _loader(story: Story, match: Found, line: Line) -> None:
     story.first(model=match["model"], tensors=int(match["tensors"]))
     story.milestone("loading", line, tensors=int(match["tensors"]))
     story.enter("loading", line)
 
 
-def _buffer(story: Story, match: re.Match[str], line: Line) -> None:
+def _buffer(story: Story, match: Found, line: Line) -> None:
     gib = round(float(match["mib"]) / 1024, 3)
     story.fact(model_gib=round(story.facts.get("model_gib", 0.0) + gib, 3))
     story.enter("loading", line, 0.5)
 
 
-def _kv(story: Story, match: re.Match[str], line: Line) -> None:
+def _kv(story: Story, match: Found, line: Line) -> None:
     story.first(kv_gib=round(float(match["mib"]) / 1024, 3))
     story.milestone("kv_cache", line, kv_gib=story.facts["kv_gib"])
     story.load.loaded(None)
     story.enter("profiling", line)
 
 
-def _loaded(story: Story, match: re.Match[str], line: Line) -> None:
+def _loaded(story: Story, match: Found, line: Line) -> None:
     story.milestone("model_loaded", line)
     story.load.loaded(None)
     story.enter("finishing", line)
 
 
-def _listening(story: Story, match: re.Match[str], line: Line) -> None:
+def _listening(story: Story, match: Found, line: Line) -> None:
     story.first(port=int(match["port"]))
     story.milestone("api_starting", line, port=int(match["port"]))
     if story.load.phase == "finishing":
         story.become_ready(line)
 
 
-def _ready(story: Story, match: re.Match[str], line: Line) -> None:
+def _ready(story: Story, match: Found, line: Line) -> None:
     story.become_ready(line)
 
 

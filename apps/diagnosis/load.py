@@ -40,12 +40,15 @@ class Load:
 
     def rank(self, rank: int | None) -> RankLoad:
         key = rank or 0
-        if key not in self.ranks and len(self.ranks) >= MOST_RANKS:
-            return RankLoad()
-        return self.ranks.setdefault(key, RankLoad())
+        known = self.ranks.get(key)
+        if known is None:
+            known = RankLoad()
+            if len(self.ranks) < MOST_RANKS:
+                self.ranks[key] = known
+        return known
 
-    def bar(self, rank: int | None, bar: Bar, *, unit: str = "shards") -> None:
-        """A frame of a bar that counts what is loaded."""
+    def bar(self, rank: int | None, bar: Bar, *, unit: str = "shards") -> RankLoad:
+        """A frame of a bar that counts what is loaded; how far its rank is then."""
         state = self.rank(rank)
         if bar.done < state.done and (state.total is None or state.done >= state.total or bar.total != state.total):
             state.load += 1
@@ -54,6 +57,7 @@ class Load:
         share = bar.done / bar.total if bar.total else bar.percent / 100
         self._reached(state, min(share, 1.0))
         self._remember(state)
+        return state
 
     def _reached(self, state: RankLoad, share: float) -> None:
         expected = max(self.expected_loads, state.load + 1 if self.expected_loads > 1 else 1)
@@ -67,9 +71,11 @@ class Load:
         self.enter("loading")
 
     def _remember(self, state: RankLoad) -> None:
+        if state.load >= 16:
+            return
         while len(self.loads) <= state.load and len(self.loads) < 16:
             self.loads.append({})
-        if state.load < 16 and state.total and state.unit in ("shards", "files"):
+        if state.total and state.unit in ("shards", "files"):
             self.loads[state.load]["shards"] = int(state.total)
 
     def weights_took(self, rank: int | None, seconds: float) -> None:

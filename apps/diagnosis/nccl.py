@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Rule, counted
 from apps.diagnosis.signs import EFFECT, Sign
-from apps.diagnosis.story import Act, Line, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 2) -> Rule:
@@ -48,32 +50,32 @@ def _why_sockets(story: Story) -> str:
 _NO_DEVICE = "no_infiniband_device_in_container"
 
 
-def _asked(story: Story, match: re.Match[str], line: Line) -> None:
+def _asked(story: Story, match: Found, line: Line) -> None:
     story.marks["hca_asked"] = True
     story.fact(hca_asked=match["hcas"].split(",")[:16])
 
 
-def _disabled(story: Story, match: re.Match[str], line: Line) -> None:
+def _disabled(story: Story, match: Found, line: Line) -> None:
     story.marks["ib_disabled"] = True
 
 
-def _no_verbs(story: Story, match: re.Match[str], line: Line) -> None:
+def _no_verbs(story: Story, match: Found, line: Line) -> None:
     story.marks["no_verbs"] = True
     _no_device(story, match, line)
 
 
-def _direct(story: Story, match: re.Match[str], line: Line) -> None:
+def _direct(story: Story, match: Found, line: Line) -> None:
     story.fact(gdrdma=True)
 
 
-def _network(story: Story, match: re.Match[str], line: Line) -> None:
+def _network(story: Story, match: Found, line: Line) -> None:
     _choose(story, match["network"], line)
 
 
 _DEVICE = re.compile(r"\[\d{1,3}\](?P<name>[\w.-]{1,40}):\d{1,3}/(?P<link>RoCE|IB|[A-Za-z]+)")
 
 
-def _devices(story: Story, match: re.Match[str], line: Line) -> None:
+def _devices(story: Story, match: Found, line: Line) -> None:
     found = _DEVICE.findall(line.text)
     if found:
         story.fact(
@@ -84,12 +86,12 @@ def _devices(story: Story, match: re.Match[str], line: Line) -> None:
         story.fact(oob=out_of_band["address"], oob_interface=out_of_band["interface"])
 
 
-def _no_device(story: Story, match: re.Match[str], line: Line) -> None:
+def _no_device(story: Story, match: Found, line: Line) -> None:
     story.marks["no_ib"] = True
     story.milestone("no_rdma_device", line)
 
 
-def _socket_interfaces(story: Story, match: re.Match[str], line: Line) -> None:
+def _socket_interfaces(story: Story, match: Found, line: Line) -> None:
     found = re.findall(r"\[\d+\]([\w.@-]+):", line.text)
     story.fact(socket_interfaces=found[:16])
     if any(name.startswith(("docker", "virbr", "br-", "veth")) for name in found):
@@ -101,31 +103,31 @@ def _socket_interfaces(story: Story, match: re.Match[str], line: Line) -> None:
         )
 
 
-def _via(story: Story, match: re.Match[str], line: Line) -> None:
+def _via(story: Story, match: Found, line: Line) -> None:
     if "transport" not in story.facts:
         _choose(story, match["network"], line)
     if match["direct"]:
         story.fact(gdrdma=True)
 
 
-def _complete(story: Story, match: re.Match[str], line: Line) -> None:
+def _complete(story: Story, match: Found, line: Line) -> None:
     story.first(nranks=int(match["ranks"]))
     if not story.facts.get("complete"):
         story.milestone("nccl_ready", line, rank=int(match["rank"]), nranks=int(match["ranks"]))
     story.fact(complete=True)
 
 
-def _version(story: Story, match: re.Match[str], line: Line) -> None:
+def _version(story: Story, match: Found, line: Line) -> None:
     story.first(nccl=match["version"])
 
 
-def _bandwidth(story: Story, match: re.Match[str], line: Line) -> None:
+def _bandwidth(story: Story, match: Found, line: Line) -> None:
     """The last line of an nccl-tests program, GB/s."""
     story.fact(bus_gb_per_s=float(match["gbps"]))
     story.milestone("bandwidth", line, bus_gb_per_s=float(match["gbps"]))
 
 
-def _shm_size(story: Story, match: re.Match[str], line: Line) -> None:
+def _shm_size(story: Story, match: Found, line: Line) -> None:
     story.fact(shm=match["size"])
 
 
@@ -145,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     _rule("bandwidth", r"^# Avg bus bandwidth\s+: (?P<gbps>[\d.]+)", _bandwidth, 5),
-    _rule("ngpus", r"^# nThread \d+ nGpus \d+ minBytes", lambda story, match, line: None, 5),
+    _rule("ngpus", r"^# nThread \d+ nGpus \d+ minBytes", counted, 5),
     _rule("socket", r"NCCL INFO NET/Socket ?: Using ", _socket_interfaces),
     _rule("via", r"NCCL INFO Channel .{0,80}? via NET/(?P<network>[\w]+)/\S*?(?P<direct>/GDRDMA)?(?:\s|$)", _via),
     _rule(
@@ -161,12 +163,12 @@ RULES: tuple[Rule, ...] = (
         3,
     ),
     _rule("nccl", r"NCCL version (?P<version>\d+\.[\d.]+(?:\+cuda[\d.]+)?)", _version),
-    _rule("nccl", r"NCCL INFO |NCCL WARN ", lambda story, match, line: None, 1),
+    _rule("nccl", r"NCCL INFO |NCCL WARN ", counted, 1),
     _rule("shm", r"^shm\s+(?P<size>\d+(?:\.\d+)?[KMG])\s", _shm_size, 1),
 )
 
 
-def _pair(match: re.Match[str]) -> dict[str, object]:
+def _pair(match: Found) -> dict[str, object]:
     local, remote = match["local"].removeprefix("::ffff:"), match["remote"].removeprefix("::ffff:")
     return {
         "dev": match["dev"],
@@ -177,7 +179,7 @@ def _pair(match: re.Match[str]) -> dict[str, object]:
     }
 
 
-def _gid(match: re.Match[str]) -> dict[str, object]:
+def _gid(match: Found) -> dict[str, object]:
     found: dict[str, object] = {"errno": int(match["errno"]), "dev": match["dev"]}
     if match["index"]:
         found.update(gid_index=int(match["index"]), local=match["local"].removeprefix("::ffff:"))

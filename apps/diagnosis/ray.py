@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Rule
 from apps.diagnosis.signs import EFFECT, Sign
-from apps.diagnosis.story import Act, Line, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 _SECTIONS = {
     "Active": "active",
@@ -28,7 +30,7 @@ def _rule(trigger: str, pattern: str, act: Act, votes: int = 2) -> Rule:
     return Rule("ray", trigger, re.compile(pattern), act, votes)
 
 
-def _begins(story: Story, match: re.Match[str], line: Line) -> None:
+def _begins(story: Story, match: Found, line: Line) -> None:
     for name in ("active", "pending", "failures"):
         story.fact(**{name: 0})
     story.fact(demands=[])
@@ -36,7 +38,7 @@ def _begins(story: Story, match: re.Match[str], line: Line) -> None:
     story.milestone("ray_status", line)
 
 
-def _section(story: Story, match: re.Match[str], line: Line) -> None:
+def _section(story: Story, match: Found, line: Line) -> None:
     if "ray_section" in story.marks:
         name = _SECTIONS[match["name"]]
         story.marks["ray_section"] = name
@@ -44,28 +46,28 @@ def _section(story: Story, match: re.Match[str], line: Line) -> None:
             story.first(idle=0)
 
 
-def _one_node(story: Story, match: re.Match[str], line: Line) -> None:
+def _one_node(story: Story, match: Found, line: Line) -> None:
     if "ray_section" in story.marks:
         story.marks["ray_section"] = "node"
 
 
-def _nodes(story: Story, match: re.Match[str], line: Line) -> None:
+def _nodes(story: Story, match: Found, line: Line) -> None:
     section = story.marks.get("ray_section")
     if section in ("active", "idle"):
         story.fact(**{section: story.facts.get(section, 0) + int(match["count"])})
 
 
-def _launching(story: Story, match: re.Match[str], line: Line) -> None:
+def _launching(story: Story, match: Found, line: Line) -> None:
     if story.marks.get("ray_section") == "pending":
         story.fact(pending=story.facts.get("pending", 0) + int(match["count"] or 1))
 
 
-def _failure(story: Story, match: re.Match[str], line: Line) -> None:
+def _failure(story: Story, match: Found, line: Line) -> None:
     if story.marks.get("ray_section") == "failures":
         story.fact(failures=story.facts.get("failures", 0) + 1)
 
 
-def _gpu(story: Story, match: re.Match[str], line: Line) -> None:
+def _gpu(story: Story, match: Found, line: Line) -> None:
     if story.marks.get("ray_section") != "usage":
         return  # -v repeats the usage node by node
     values: dict[str, Any] = {"gpu_used": float(match["used"]), "gpu_total": float(match["total"])}
@@ -78,13 +80,13 @@ def _gpu(story: Story, match: re.Match[str], line: Line) -> None:
     )
 
 
-def _demand(story: Story, match: re.Match[str], line: Line) -> None:
+def _demand(story: Story, match: Found, line: Line) -> None:
     demands = story.facts.setdefault("demands", [])
     if story.marks.get("ray_section") == "demands" and len(demands) < MOST_DEMANDS:
         demands.append({"shape": match["shape"], "count": int(match["count"])})
 
 
-def _versions(story: Story, match: re.Match[str], line: Line) -> None:
+def _versions(story: Story, match: Found, line: Line) -> None:
     """Two pairs follow a version mismatch: the cluster's, then this process's."""
     if "ray_pairs" not in story.marks:
         return
@@ -99,17 +101,17 @@ def _versions(story: Story, match: re.Match[str], line: Line) -> None:
         )
 
 
-def _mismatch(story: Story, match: re.Match[str], line: Line) -> None:
+def _mismatch(story: Story, match: Found, line: Line) -> None:
     story.marks["ray_pairs"] = "head"
 
 
-def _this_process(story: Story, match: re.Match[str], line: Line) -> None:
+def _this_process(story: Story, match: Found, line: Line) -> None:
     if "ray_pairs" in story.marks:
         story.marks["ray_pairs"] = "node"
         story.fact(node_address=match["node"])
 
 
-def _kill(story: Story, match: re.Match[str], line: Line) -> None:
+def _kill(story: Story, match: Found, line: Line) -> None:
     kills = story.facts.setdefault("kills", [])
     found = match.groupdict()
     if len(kills) < MOST_DEMANDS:
@@ -119,18 +121,18 @@ def _kill(story: Story, match: re.Match[str], line: Line) -> None:
         kills.append(kill)
 
 
-def _small_shm(story: Story, match: re.Match[str], line: Line) -> None:
+def _small_shm(story: Story, match: Found, line: Line) -> None:
     story.warn(
         "shm_small", "Shared memory is too small for Ray's object store, which uses the disk", line, severity="warning"
     )
 
 
-def _list_begins(story: Story, match: re.Match[str], line: Line) -> None:
+def _list_begins(story: Story, match: Found, line: Line) -> None:
     story.fact(active=0, alive=0, dead=[])
     story.milestone("ray_nodes", line)
 
 
-def _listed_node(story: Story, match: re.Match[str], line: Line) -> None:
+def _listed_node(story: Story, match: Found, line: Line) -> None:
     """`ray list nodes`: one row a node."""
     if match["state"] == "ALIVE":
         story.fact(active=story.facts.get("active", 0) + 1, alive=story.facts.get("alive", 0) + 1)
@@ -138,12 +140,12 @@ def _listed_node(story: Story, match: re.Match[str], line: Line) -> None:
         story.fact(dead=[*story.facts.get("dead", []), match["address"]])
 
 
-def _listed_gpu(story: Story, match: re.Match[str], line: Line) -> None:
+def _listed_gpu(story: Story, match: Found, line: Line) -> None:
     if "dead" in story.facts:
         story.fact(gpu_total=story.facts.get("gpu_total", 0.0) + float(match["count"]))
 
 
-def _joined(story: Story, match: re.Match[str], line: Line) -> None:
+def _joined(story: Story, match: Found, line: Line) -> None:
     story.milestone("ray_started", line)
 
 

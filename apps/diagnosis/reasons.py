@@ -314,6 +314,14 @@ _CONFLICT = [
         "conflict",
         NEVER,
         (
+            "foreign_installation",
+            "Another installation works there",
+            "Another installation of sparkweb works on this node.",
+            "Wait until it is done and start again. When it is gone for good, an editor removes its lock: on the node's page, "
+            "under *Another installation holds it*.",
+            "",
+        ),
+        (
             "port_busy",
             "Port in use",
             "Another program already listens on this port.",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Book, Rule, counted
+from apps.diagnosis.following import LogReader
 from apps.diagnosis.nccl import RULES as NCCL_RULES
 from apps.diagnosis.nccl import SIGNS as NCCL_SIGNS
 from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign, number
-from apps.diagnosis.story import Act, Book, Line, LogReader, Rule, Story
+from apps.diagnosis.story import Line, Story
 from apps.diagnosis.vllm import RULES as VLLM_RULES
 
 _TAG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)?(?: PP\d+)? TP(?P<rank>\d{1,4})")
@@ -20,11 +23,11 @@ def _rank(line: Line) -> int | None:
 
 
 def _of_rank(line: Line) -> Line:
-    return Line(line.number, line.text, line.origin, _rank(line), line.bars)
+    return Line(line.number, line.text, line.origin, _rank(line), line.bars, line.stamped)
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
-    def of_rank(story: Story, match: re.Match[str], line: Line) -> None:
+    def of_rank(story: Story, match: Found, line: Line) -> None:
         story.marks["sglang"] = True
         act(story, match, _of_rank(line))
 
@@ -47,7 +50,7 @@ _KEPT = {
 }
 
 
-def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
+def _arguments(story: Story, match: Found, line: Line) -> None:
     story.start_again(line)
     for found in _ARGUMENT.finditer(line.text):
         value = found["value"]
@@ -57,21 +60,21 @@ def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("starting", line)
 
 
-def _dist_begins(story: Story, match: re.Match[str], line: Line) -> None:
+def _dist_begins(story: Story, match: Found, line: Line) -> None:
     story.marks["in_dist_init"] = True
     story.fact(meeting=True)
     story.milestone("distributed_init", line)
     story.enter("starting", line)
 
 
-def _dist_ends(story: Story, match: re.Match[str], line: Line) -> None:
+def _dist_ends(story: Story, match: Found, line: Line) -> None:
     story.marks["in_dist_init"] = False
     story.fact(meeting=False)
     story.milestone("distributed_ready", line)
     story.enter("starting", line, 0.5)
 
 
-def _load_begins(story: Story, match: re.Match[str], line: Line) -> None:
+def _load_begins(story: Story, match: Found, line: Line) -> None:
     story.marks["in_dist_init"] = False
     story.fact(meeting=False)
     story.first(available_gib=float(match["avail"]))
@@ -79,14 +82,14 @@ def _load_begins(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("loading", line)
 
 
-def _load_ends(story: Story, match: re.Match[str], line: Line) -> None:
+def _load_ends(story: Story, match: Found, line: Line) -> None:
     story.first(architecture=match["type"], model_gib=float(match["used"]))
     story.milestone("model_loaded", line, model_gib=float(match["used"]))
     story.load.loaded(line.rank)
     story.enter("loading", line)
 
 
-def _kv(story: Story, match: re.Match[str], line: Line) -> None:
+def _kv(story: Story, match: Found, line: Line) -> None:
     tokens = int(match["tokens"])
     story.first(kv_tokens=tokens)
     if match["k"]:
@@ -95,28 +98,28 @@ def _kv(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("profiling", line, 1.0)
 
 
-def _pool(story: Story, match: re.Match[str], line: Line) -> None:
+def _pool(story: Story, match: Found, line: Line) -> None:
     story.fact(free_gib=float(match["avail"]))
 
 
-def _capture(story: Story, match: re.Match[str], line: Line) -> None:
+def _capture(story: Story, match: Found, line: Line) -> None:
     story.milestone("graphs_started", line)
     story.enter("graphs", line)
 
 
-def _captured(story: Story, match: re.Match[str], line: Line) -> None:
+def _captured(story: Story, match: Found, line: Line) -> None:
     story.first(capture_s=float(match["s"]))
     story.milestone("graphs_captured", line, capture_s=float(match["s"]))
     story.enter("graphs", line, 1.0)
 
 
-def _limits(story: Story, match: re.Match[str], line: Line) -> None:
+def _limits(story: Story, match: Found, line: Line) -> None:
     story.first(kv_tokens=int(match["tokens"]))
     if match["context"]:
         story.first(max_len=int(match["context"]))
 
 
-def _bar(story: Story, match: re.Match[str], line: Line) -> None:
+def _bar(story: Story, match: Found, line: Line) -> None:
     if story.ready:
         return  # bars after that are no part of the load
     for bar in line.bars:
@@ -126,37 +129,37 @@ def _bar(story: Story, match: re.Match[str], line: Line) -> None:
             story.fact(graphs=[round(bar.done), round(bar.total or 0)])
 
 
-def _ready(story: Story, match: re.Match[str], line: Line) -> None:
+def _ready(story: Story, match: Found, line: Line) -> None:
     story.become_ready(line)
 
 
-def _version(story: Story, match: re.Match[str], line: Line) -> None:
+def _version(story: Story, match: Found, line: Line) -> None:
     story.first(nccl=match["version"])
 
 
-def _speaks(story: Story, match: re.Match[str], line: Line) -> None:
+def _speaks(story: Story, match: Found, line: Line) -> None:
     """The traceback that follows bears no tag: it is this rank's."""
     story.marks["speaker"] = line.rank
 
 
-def _serving(story: Story, match: re.Match[str], line: Line) -> None:
+def _serving(story: Story, match: Found, line: Line) -> None:
     if not story.ready:
         story.become_ready(line)
 
 
-def _without_api(story: Story, match: re.Match[str], line: Line) -> None:
+def _without_api(story: Story, match: Found, line: Line) -> None:
     """Nodes after the first have no API of their own: they are ready with rank 0."""
     story.fact(ready="with_rank0")
     story.milestone("engine_ready", line)
     story.enter("finishing", line, 1.0)
 
 
-def _waited_too_long(story: Story, match: re.Match[str], line: Line) -> None:
+def _waited_too_long(story: Story, match: Found, line: Line) -> None:
     if story.marks.get("in_dist_init"):
         story.suspect(_HANG, line.number, line.text, line.rank, {"phase": "nccl_init_hang"})
 
 
-def _died(story: Story, match: re.Match[str], line: Line) -> None:
+def _died(story: Story, match: Found, line: Line) -> None:
     """A scheduler that ends while the ranks still look for each other was ended by the watchdog: NCCL's set-up
     hangs."""
     story.fact(exit_code=int(match["code"]))
@@ -194,7 +197,7 @@ RULES: tuple[Rule, ...] = (
     _rule("watchdog", r"Watchdog timeout \(", _waited_too_long),
     _rule("dummy", r"Dummy health check server (?:is running|scheduled)", _without_api),
     _rule("decode", r"Decode batch[.,\s].{0,20}#running-req", _serving),
-    _rule("prefill", r"Prefill batch[.,\s].{0,20}#new-seq", lambda story, match, line: None),
+    _rule("prefill", r"Prefill batch[.,\s].{0,20}#new-seq", counted),
     _rule(
         "health",
         r"Health check failed\. Server couldn't get a response",

@@ -14,16 +14,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.diagnosis.alike import Found
+
 ROOT, EFFECT, ECHO, SUSPECT = 3, 2, 1, 0
 Values = dict[str, Any]
-Extract = Callable[[re.Match[str]], Values]
+Extract = Callable[[Found], Values]
 
 
-def _nothing(_: re.Match[str]) -> Values:
+def _nothing(_: Found) -> Values:
     return {}
 
 
-def _numbers(match: re.Match[str]) -> Values:
+def _numbers(match: Found) -> Values:
     """Every named group as a number where it is one."""
     return {name: number(value) for name, value in match.groupdict().items() if value is not None}
 
@@ -62,7 +64,7 @@ def _sign(trigger: str, pattern: str, reason: str, strength: int = ROOT, **more:
     return Sign(trigger, re.compile(pattern), reason, strength, **more)
 
 
-def _tried(match: re.Match[str]) -> Values:
+def _tried(match: Found) -> Values:
     size = float(match["tried"]) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[match["unit"]]
     made: Values = {"tried_mib": int(size) if size == int(size) else round(size, 2)}
     if match["total"]:
@@ -72,7 +74,7 @@ def _tried(match: re.Match[str]) -> Values:
     return made
 
 
-def _cuda_of(match: re.Match[str]) -> Values:
+def _cuda_of(match: Found) -> Values:
     found = int(match["found"])
     return {"driver_cuda": f"{found // 1000}.{found % 1000 // 10}"}
 
@@ -80,34 +82,34 @@ def _cuda_of(match: re.Match[str]) -> Values:
 _SIGNALS = {-6: "SIGABRT", -9: "SIGKILL", -11: "SIGSEGV", -15: "SIGTERM", -7: "SIGBUS", -4: "SIGILL"}
 
 
-def exit_codes(match: re.Match[str]) -> Values:
+def exit_codes(match: Found) -> Values:
     """The braces of \"Failed core proc(s)\": exit codes by process, signals by name."""
     codes = {name: int(code) for name, code in re.findall(r"'([^']{1,80})': (-?\d{1,6})", match["codes"])}
     return {"exit_codes": {name: _SIGNALS.get(code, code) for name, code in codes.items()}}
 
 
-def _port(match: re.Match[str]) -> Values:
+def _port(match: Found) -> Values:
     return {"host": match["host"], "port": int(match["port"]), "cause": f"port_in_use:{int(match['port'])}"}
 
 
-def _unknown_flag(match: re.Match[str]) -> Values:
+def _unknown_flag(match: Found) -> Values:
     return {"argument": match["flag"], "cause": f"unknown_argument:{match['flag']}"}
 
 
-def _first_flag(match: re.Match[str]) -> Values:
+def _first_flag(match: Found) -> Values:
     return {"argument": match["flag"]}
 
 
-def _beyond_model(match: re.Match[str]) -> Values:
+def _beyond_model(match: Found) -> Values:
     found = {"max_len": int(match["max_len"]), "argument": match["argument"]}
     if match["limit"]:
         found["suggest"] = int(match["limit"])
     return found
 
 
-def _missing_program(match: re.Match[str]) -> Values:
+def _missing_program(match: Found) -> Values:
     """A shell that does not find a command; for some commands that has a name of its own."""
-    program = next(name for name in match.groups() if name).rsplit("/", 1)[-1]
+    program = next(name for name in match.groupdict().values() if name).rsplit("/", 1)[-1]
     return {"program": program, "cause": f"command_not_found:{program}"}
 
 
@@ -252,10 +254,14 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         kind="hf",
     ),
     _sign(
-        "401", r"^(?!.*RepositoryNotFound).*401 Client Error\. \(Request ID", "hub_auth", cause="needs_token", kind="hf"
+        "client",
+        r"^(?!.*RepositoryNotFound).*401 Client Error\. \(Request ID",
+        "hub_auth",
+        cause="needs_token",
+        kind="hf",
     ),
     _sign(
-        "403",
+        "client forbidden",
         r"403 (?:Client Error\. \(Request ID|Forbidden: .{0,200}(?:gated|authorized list))",
         "hub_gated",
         cause="needs_license",
@@ -290,7 +296,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     _sign("revisionnotfounderror", r"RevisionNotFoundError", "hub_missing", kind="hf"),
     _sign("listed", r"is not a local folder and is not a valid model identifier listed on", "hub_missing"),
     _sign(
-        "429",
+        "many",
         r"429 (?:Client Error: )?Too Many Requests",
         "hub_rate_limited",
         values={"status": 429, "retry_after_s": None},
@@ -330,7 +336,10 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     _sign("hf_transfer", r"'hf_transfer' package is not available", "hf_transfer_missing", kind="hf"),
     _sign("repo", r"HFValidationError: Repo id must", "model_path_missing", EFFECT),
     _sign(
-        "404", r"404 Client Error(?:\. \(Request ID|: Not Found for url: https://huggingface)", "hub_missing", kind="hf"
+        "client",
+        r"404 Client Error(?:\. \(Request ID|: Not Found for url: https://huggingface)",
+        "hub_missing",
+        kind="hf",
     ),
     _sign("entrynotfounderror", r"EntryNotFoundError: 404", "hub_missing", EFFECT, kind="hf"),
     _sign(
@@ -509,7 +518,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         kind="vllm",
         extract=_port,
     ),
-    _sign("98", r"OSError: \[Errno 98\] Address already in use", "port_busy", cause="port_in_use"),
+    _sign("errno", r"OSError: \[Errno 98\] Address already in use", "port_busy", cause="port_in_use"),
     _sign(
         "address",
         r"ZMQError: Address already in use(?: \(addr='tcp://(?P<host>[^']*):(?P<port>\d+)')?",
@@ -635,7 +644,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
         "unsatisfied",
         r"unsatisfied condition: cuda ?>= ?(?P<needs_cuda>\d+\.\d+)",
         "driver_too_old",
-        extract=re.Match.groupdict,
+        extract=Found.groupdict,
     ),
     _sign(
         "driver", r"(?:Failed to initialize NVML: |nvml error: )?[Dd]river/library version mismatch", "driver_mismatch"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Rule, counted
 from apps.diagnosis.signs import EFFECT, Sign
-from apps.diagnosis.story import Act, Line, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 
 def _sign(trigger: str, pattern: str, reason: str, cause: str = "", **more: object) -> Sign:
     return Sign(trigger, re.compile(pattern), reason, cause=cause, kind="ssh", **more)  # type: ignore[arg-type]
 
 
-def _methods(match: re.Match[str]) -> dict[str, object]:
+def _methods(match: Found) -> dict[str, object]:
     methods = [method.strip() for method in match["methods"].split(",")]
     open_to_passwords = {"password", "keyboard-interactive"} & set(methods)
     return {
@@ -160,7 +162,7 @@ SIGNS: tuple[Sign, ...] = (
 )
 
 
-def _unanswered(story: Story, match: re.Match[str], line: Line) -> None:
+def _unanswered(story: Story, match: Found, line: Line) -> None:
     story.warn("no_answer", "The host does not answer to ping", line, severity="warning")
 
 
@@ -168,19 +170,19 @@ def _noise(name: str, title: str) -> Act:
     return lambda story, match, line: story.warn(name, title, line)
 
 
-def _memory(story: Story, match: re.Match[str], line: Line) -> None:
+def _memory(story: Story, match: Found, line: Line) -> None:
     """One row of `free -b`: a value that must survive the noise of a foreign locale."""
     story.fact(mem_total_bytes=int(match["total"]), available_bytes=int(match["available"]))
 
 
-def _ping(story: Story, match: re.Match[str], line: Line) -> None:
+def _ping(story: Story, match: Found, line: Line) -> None:
     received = int(match["received"])
     story.fact(sent=int(match["sent"]), received=received, answers=received > 0)
     if not received:
         _unanswered(story, match, line)
 
 
-def _too_long(story: Story, match: re.Match[str], line: Line) -> None:
+def _too_long(story: Story, match: Found, line: Line) -> None:
     if match["mtu"]:
         story.fact(mtu=int(match["mtu"]))
     story.warn("mtu_too_small", "The packet is larger than the MTU on this way", line, severity="warning")
@@ -213,6 +215,6 @@ RULES: tuple[Rule, ...] = (
     _rule(
         "ping", "long", r"(?:local error: message too long|[Mm]essage too long)(?:, mtu=(?P<mtu>\d+))?", _too_long, 2
     ),
-    _rule("ping", "ping", r"^PING \S+ \(", lambda story, match, line: None, 2),
+    _rule("ping", "ping", r"^PING \S+ \(", counted, 2),
     _rule("ping", "received", r"(?P<sent>\d+) packets transmitted, (?P<received>\d+) (?:packets )?received", _ping, 3),
 )

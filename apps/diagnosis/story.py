@@ -1,34 +1,25 @@
-"""What a stream of output has told so far, and the machinery that every reader shares: rules chosen by the words of a
-line.
-
-A rule is tried only on lines that hold its trigger word, so ordinary lines cost next to nothing however many rules
-there are.
-"""
+"""What a stream of output has told so far, what its lines may change in that, and the Reading that comes of it."""
 
 from __future__ import annotations
 
 import copy
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from apps.diagnosis.frames import superseded
-from apps.diagnosis.lines import LONGEST, NOBODY, Bar, Origin, Splitter, bars, clean, origin_of, uncarried, words
+from apps.diagnosis.lines import NOBODY, Bar, Origin, origin_of
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
 from apps.diagnosis.reading import Failure, Milestone, Progress, Reading
 from apps.diagnosis.reasons import REASONS
-from apps.diagnosis.signs import ECHO, ENGINE_SIGNS, ROOT, SUSPECT, Sign
+from apps.diagnosis.signs import ECHO, ROOT, SUSPECT, Sign
 
 MOST_MILESTONES = 400
 MOST_WARNINGS = 50
 MOST_PROCESSES = 2048
 EVIDENCE = 600  # characters of a line that are kept as evidence
-MEMO_LINES, MEMO_LINE = 4096, 512  # lines that are remembered, and the bytes of the longest of them
-FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
 
 @dataclass(slots=True)
@@ -38,6 +29,7 @@ class Line:
     origin: Origin
     rank: int | None
     bars: tuple[Bar, ...] = ()
+    stamped: bool = True  # whether there may be a time stamp in it
 
 
 @dataclass
@@ -115,7 +107,7 @@ class Story:
         before = self.load.phase
         self.load.enter(phase, share)
         if self.load.phase != before or not self.entered:
-            stamp = clock_of(line.text)
+            stamp = clock_of(line.text) if line.stamped else None
             self.clock = stamp if stamp is not None else self.clock
             if self.clock is not None:
                 self.entered.setdefault(self.load.phase, self.clock)
@@ -188,354 +180,16 @@ def shorten(text: str) -> str:
     return plain if len(plain) <= EVIDENCE else plain[: EVIDENCE - 1] + "…"
 
 
-_STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
+STAMP = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 
 
 def clock_of(text: str) -> float | None:
     """Seconds of the first time stamp in the line, comparable within one year."""
-    match = _STAMP.search(text[:200])
+    match = STAMP.search(text, 0, 200)
     if match is None:
         return None
     _, month, day, hour, minute, second = match.groups()
     return ((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600.0 + int(minute) * 60 + int(second)
-
-
-Act = Callable[[Story, "re.Match[str]", Line], None]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """On a line with the word `trigger` where `pattern` is found, `act`; it counts `votes` for `kind`."""
-
-    kind: str
-    trigger: str
-    pattern: re.Pattern[str]
-    act: Act
-    votes: int = 1
-    in_paths: bool = False  # tried on the `File "…", line …` lines of tracebacks too
-
-
-_PROCESS_WORDS = frozenset(
-    {b"apiserver", b"enginecore", b"enginecore_dp0", b"worker_tp0", b"vllmworker", b"rayworkerwrapper"}
-)
-
-
-def _traceback(story: Story, match: re.Match[str], line: Line) -> None:
-    """Where the last traceback began; one that came of another goes on with it."""
-    if not story.marks.pop("chained", False):
-        story.marks["traceback"] = line.number
-
-
-def _chained(story: Story, match: re.Match[str], line: Line) -> None:
-    story.marks["chained"] = True
-
-
-_COMMON = (
-    Rule("", "traceback", re.compile(r"Traceback \(most recent call last\)"), _traceback, 0),
-    Rule("", "above", re.compile(r"During handling of the above exception|The above exception was"), _chained, 0),
-)
-
-
-@dataclass(frozen=True)
-class Book:
-    """Rules by their trigger words. `kinds`: those that are told apart."""
-
-    rules: Mapping[bytes, tuple[Rule, ...]]
-    signs: Mapping[bytes, tuple[Sign, ...]]
-    triggers: frozenset[bytes]
-    in_paths: frozenset[bytes]  # those of them that tell something in the path lines of a traceback
-
-    @classmethod
-    def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
-        by_rule: dict[bytes, list[Rule]] = {}
-        by_sign: dict[bytes, list[Sign]] = {}
-        rules = (*_COMMON, *rules)
-        for rule in rules:
-            by_rule.setdefault(rule.trigger.encode(), []).append(rule)
-        for sign in signs:
-            for word in sign.trigger.split():
-                by_sign.setdefault(word.encode(), []).append(sign)
-        return cls(
-            {word: tuple(found) for word, found in by_rule.items()},
-            {word: tuple(found) for word, found in by_sign.items()},
-            frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
-            frozenset(rule.trigger.encode() for rule in rules if rule.in_paths),
-        )
-
-
-_EXCEPTION = re.compile(
-    r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S"
-    r"|(?:^|\] )(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception)\s*$"
-)
-_GENERIC = Sign("", _EXCEPTION, "exited", SUSPECT)
-
-
-class LogReader:
-    """Reads one stream with a Book of rules. The result depends on the bytes alone, never on how they were cut."""
-
-    def __init__(self, book: Book, kind: str = "") -> None:
-        """`kind`: what the stream is known to be; "" lets the votes of the rules decide."""
-        self._book, self._kind = book, kind
-        self._splitter = Splitter()
-        self._story = Story()
-        self._number = 0
-        self._closed = False
-        self._owner = NOBODY  # of the line that a bar redraws: its prefix was printed once, before the first \r
-        # Logs repeat themselves; the same line need not be searched twice.
-        self._memo: dict[bytes, Prepared | None] = {}
-
-    def feed(self, data: bytes) -> None:
-        if data:
-            self._take(self._splitter.feed(data))
-
-    def close(self) -> None:
-        self._take(self._splitter.close())
-        self._closed = True
-
-    def reading(self) -> Reading:
-        """What is known now. A bar frame that stands whole in a line that has not ended counts already."""
-        story = self._story
-        tail = self._splitter.tail
-        if tail and not self._closed and b"%" in tail:
-            prepared = prepare(self._book, tail)
-            if prepared is not None and prepared.bars:
-                story = copy.deepcopy(story)
-                _take_line(self._book, story, self._owned(prepared), self._number + 1)
-        return tell(story, self._kind, ended=self._closed)
-
-    def _take(self, lines: Sequence[bytes]) -> None:
-        memo, story, book = self._memo, self._story, self._book
-        passed = superseded(lines) if len(lines) > 2 else []
-        before = frozenset(passed)  # places, from 1, of frames that later ones say again
-        plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
-        again: dict[int, int] = {}  # how often each of them was passed over
-        for place, raw in enumerate(lines):
-            if not raw:
-                continue
-            number = self._number + 1 + place
-            if passed and (said := passed[place]) and said in plain and story.open_sign is None:
-                again[said] = again.get(said, 0) + 1
-                continue
-            measured = Counter(story.votes) if place + 1 in before else None
-            prepared = None if story.ready and _serves(raw) else memo.get(raw, _NOT_YET)
-            if prepared is _NOT_YET:
-                prepared = prepare(book, raw)
-                if len(raw) <= MEMO_LINE:
-                    if len(memo) >= MEMO_LINES:
-                        memo.clear()
-                    memo[raw] = prepared
-            if prepared is _OF_A_PROCESS and story.open_sign is None:
-                story.marks["vllm_process"] = True
-            elif prepared is not None:
-                _take_line(book, story, self._owned(prepared), number)
-                if measured is not None and _only_a_bar(prepared) and story.open_sign is None:
-                    plain[place + 1] = story.votes - measured
-            elif story.open_sign is not None:
-                _go_on(story, origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))[1])
-            if prepared is None or not prepared.bars:
-                self._owner = _only_a_prefix(raw) if raw[-1:] in b") \t" and b"pid=" in raw else NOBODY
-        for place, times in again.items():
-            for kind, votes in plain[place].items():
-                story.votes[kind] += votes * times
-        self._number += len(lines)
-
-    def _owned(self, prepared: Prepared) -> Prepared:
-        """A bar without a prefix of its own belongs to whoever printed the prefix before its first \\r."""
-        if not prepared.bars or prepared.origin is not NOBODY or self._owner is NOBODY:
-            return prepared
-        return replace(prepared, origin=self._owner)
-
-
-def _serves(raw: bytes) -> bool:
-    """Whether the line only says that a server which is ready serves; long logs consist of these."""
-    return (
-        b'" 200 OK' in raw or b"Avg generation throughput" in raw or b"Decode batch" in raw or b"Prefill batch" in raw
-    )
-
-
-def _only_a_bar(prepared: Prepared) -> bool:
-    """Whether all that the line says is how far a bar is: then the next frame of that bar says it again."""
-    others = prepared.signs or prepared.wrapped or prepared.in_ray_section or prepared.exception
-    return not others and all(rule.trigger in ("%", "%|") for rule, _ in prepared.rules)
-
-
-_PREFIXES = re.compile(rb"[^(]{0,200}+(?:\([^()]{1,160}+\)[ \t]*+){1,4}+")
-
-
-def _only_a_prefix(raw: bytes) -> Origin:
-    """Who a line belongs to that is nothing but process prefixes; NOBODY for every other line."""
-    if _PREFIXES.fullmatch(raw) is None:
-        return NOBODY
-    origin, rest = origin_of(uncarried(clean(raw)).decode("utf-8", "replace"))
-    return origin if not rest.strip() else NOBODY
-
-
-@dataclass(slots=True)
-class Prepared:
-    """What a line may tell, found without knowing what came before it."""
-
-    origin: Origin
-    text: str
-    bars: tuple[Bar, ...]
-    rules: tuple[tuple[Rule, re.Match[str]], ...]
-    in_ray_section: tuple[tuple[Rule, re.Match[str]], ...]
-    signs: tuple[tuple[Sign, re.Match[str]], ...]
-    wrapped: tuple[Sign, ...]  # signs that begin here and may go on in the next lines
-    exception: bool
-    stamped: bool = False  # in the format of vLLM's own loggers
-    tagged: bool = False  # in the format of SGLang's
-
-
-# Lines that tell only whose they are: a process of vLLM printed them, or they name a file of the engine.
-_OF_A_PROCESS = Prepared(Origin("Worker"), "", (), (), (), (), (), False)
-_OF_SGLANG = Prepared(NOBODY, "", (), (), (), (), (), False)
-_VLLM_STAMP = re.compile(
-    r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,120}\.py:\d{1,5}\]"
-)
-_SGLANG_LINE = re.compile(
-    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
-)
-_NO_ERROR = re.compile(r"(?:\[[^\]]{0,60}\] ?)?(?:WARN|INFO|DEBUG)|.{0,38}WARNING")
-
-
-_NOT_YET = Prepared(NOBODY, "", (), (), (), (), (), False)  # no line's
-_PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
-_SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
-
-
-def prepare(book: Book, raw: bytes) -> Prepared | None:
-    """Search a line once. None: it tells nothing."""
-    if b"\x1b" in raw or len(raw) > LONGEST:
-        raw = clean(raw)
-    if raw[-1:] == b"^" and b"^^^" in raw:
-        return None  # what a traceback points at
-    if b'File "' in raw and _PATH_LINE.search(raw) is not None and raw.rpartition(b" ")[2] not in book.in_paths:
-        return _OF_SGLANG if b"/sglang/" in raw else _OF_A_PROCESS if b"/vllm/" in raw else None
-    found = book.triggers.intersection(words(raw))
-    frame = b"%" in raw and (b"%|" in raw or b"% Completed" in raw or b"B/s" in raw)
-    exception = b"Error: " in raw or b"Exception: " in raw or raw.endswith((b"Error", b"Exception"))
-    spaced = raw[:1] == b" " and raw.lstrip(b" ")[:1] in _SECTION_BEGINS
-    if not (found or frame or exception or spaced):
-        return None
-    if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
-        return _OF_A_PROCESS
-    origin, text = origin_of(uncarried(raw).decode("utf-8", "replace"))
-    found_bars = tuple(bars(text)) if frame else ()
-    rules = _matching(book, (b"%|",), text) if found_bars else _matching(book, (b"%",), text) if frame else ()
-    ordered = sorted(found)
-    rules += _matching(book, ordered, text)
-    signs, wrapped = _signs(book, ordered, text)
-    in_section = _matching(book, (b" ",), text) if spaced else ()
-    exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
-    if not (rules or signs or wrapped or in_section or exception):
-        return None
-    stamped, tagged = _VLLM_STAMP.match(text) is not None, _SGLANG_LINE.match(text) is not None
-    return Prepared(origin, text, found_bars, rules, in_section, signs, wrapped, exception, stamped, tagged)
-
-
-def _matching(book: Book, found: Iterable[bytes], text: str) -> tuple[tuple[Rule, re.Match[str]], ...]:
-    return tuple(
-        [
-            (rule, match)
-            for word in found
-            if word in book.rules
-            for rule in book.rules[word]
-            if (match := rule.pattern.search(text)) is not None
-        ]
-    )
-
-
-def _signs(
-    book: Book, found: Iterable[bytes], text: str
-) -> tuple[tuple[tuple[Sign, re.Match[str]], ...], tuple[Sign, ...]]:
-    matched, wrapped = [], []
-    for word in found:
-        if word not in book.signs:
-            continue
-        for sign in book.signs[word]:
-            match = sign.pattern.search(text)
-            if match is not None:
-                matched.append((sign, match))
-            elif sign.wrapped and sign.wrapped in text and len(text) < 400:
-                wrapped.append(sign)
-    return tuple(matched), tuple(wrapped)
-
-
-_VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
-
-
-def _take_line(book: Book, story: Story, prepared: Prepared, number: int) -> None:
-    line = Line(number, prepared.text, prepared.origin, rank_of(story, prepared.origin), prepared.bars)
-    if story.open_sign is not None:
-        _go_on(story, prepared.text)
-    if prepared is _OF_SGLANG:
-        story.votes["sglang"] += 1
-    if prepared.tagged:
-        story.votes["sglang"] += 4
-        story.marks["sglang"] = True
-    if prepared.stamped or prepared.origin.process.startswith(_VLLM_PROCESSES):
-        story.marks["vllm_process"] = True
-    for rule, match in prepared.rules:
-        _apply(rule, story, match, line)
-    if prepared.in_ray_section and "ray_section" in story.marks:
-        for rule, match in prepared.in_ray_section:
-            _apply(rule, story, match, line)
-    for sign, match in prepared.signs:
-        if sign.kind:
-            story.votes[sign.kind] += 3
-        if sign.strength not in story.signs:
-            values = {**sign.values, **_extracted(sign, match)}
-            story.suspect(sign, line.number, line.text, _speaking(story, line), values, line.origin.key)
-    if prepared.wrapped and story.open_sign is None:
-        story.open_sign = (prepared.wrapped[0], line.number, line.text, line.rank, FOLLOWING)
-    if prepared.exception:
-        story.doubt(_GENERIC, line, _speaking(story, line))
-
-
-_SGLANG_TAG = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)?(?: PP\d+)?(?: TP(?P<rank>\d{1,4}))?")
-
-
-def _speaking(story: Story, line: Line) -> int | None:
-    """The rank that a line is about. SGLang tags only the first line of a scheduler's traceback."""
-    if line.rank is not None:
-        return line.rank
-    tag = _SGLANG_TAG.match(line.text)
-    if tag is not None:
-        return int(tag["rank"]) if tag["rank"] else None
-    speaker: int | None = story.marks.get("speaker")
-    return speaker
-
-
-def _apply(rule: Rule, story: Story, match: re.Match[str], line: Line) -> None:
-    if rule.votes:
-        story.votes[rule.kind] += rule.votes
-    try:
-        rule.act(story, match, line)
-    except (ValueError, OverflowError):
-        return  # "1.2.3 GiB": figures that are none; such a line tells nothing
-
-
-def _extracted(sign: Sign, match: re.Match[str]) -> dict[str, Any]:
-    try:
-        return sign.extract(match)
-    except (ValueError, OverflowError):
-        return {}
-
-
-def _go_on(story: Story, text: str) -> None:
-    """A message that was broken over lines by a narrow terminal: the pieces are put together again."""
-    if story.open_sign is None:
-        return
-    sign, number, before, rank, left = story.open_sign
-    whole = before + text
-    match = sign.pattern.search(whole)
-    if match is not None and None not in match.groups():
-        story.open_sign = None
-        story.suspect(sign, number, whole, rank, {**sign.values, **_extracted(sign, match)})
-    elif left <= 1 or len(whole) > 4_000:
-        story.open_sign = None
-    else:
-        story.open_sign = (sign, number, whole, rank, left - 1)
 
 
 def _width(story: Story) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Rule, counted
 from apps.diagnosis.signs import EFFECT, ROOT, Sign, number
-from apps.diagnosis.story import Act, Line, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 MOST_LAYERS = 512
 
@@ -17,8 +19,10 @@ def _rule(kind: str, trigger: str, pattern: str, act: Act, votes: int = 2) -> Ru
 
 def _advance(story: Story, phase: str, share: float, done: int | None, total: int | None, unit: str) -> None:
     """`overall` never falls, although rsync's own percentage may while it still finds files."""
-    before = story.transfer[1] if story.transfer is not None else 0.0
-    story.transfer = (phase, max(before, min(share, 1.0)), done, total, unit)
+    share = min(share, 1.0)
+    if story.transfer is not None and story.transfer[1] > share:
+        share = story.transfer[1]
+    story.transfer = (phase, share, done, total, unit)
 
 
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -35,39 +39,45 @@ def _size(text: str) -> int:
     return int(re.sub(r"\D", "", text))
 
 
-def _rsync_frame(story: Story, match: re.Match[str], line: Line) -> None:
-    size, percent = _size(match["bytes"]), int(match["pct"])
-    story.fact(bytes=size, pct=percent, rate=match["rate"], eta=match["eta"], done=False)
-    if match["left"] is not None:
-        left, found = int(match["left"]), int(match["all"])
-        story.fact(
-            files_done=int(match["files"]),
-            to_check=[left, found],
-            done=left == 0 and percent == 100 and match["list"] == "to",
-        )
-    total = round(size * 100 / percent) if percent else None
-    _advance(story, "copying", percent / 100, size, total, "bytes")
+def _rsync_frame(story: Story, match: Found, line: Line) -> None:
+    shown = match.groupdict()
+    size, percent = _size(shown["bytes"]), int(shown["pct"])
+    facts = story.facts
+    facts["bytes"], facts["pct"], facts["rate"], facts["eta"] = size, percent, shown["rate"], shown["eta"]
+    facts["done"] = False
+    if shown["left"] is not None:
+        left = int(shown["left"])
+        facts["files_done"], facts["to_check"] = int(shown["files"]), [left, int(shown["all"])]
+        facts["done"] = left == 0 and percent == 100 and shown["list"] == "to"
+    _advance(story, "copying", percent / 100, size, round(size * 100 / percent) if percent else None, "bytes")
 
 
-def _rsync_end(story: Story, match: re.Match[str], line: Line) -> None:
+def _rsync_end(story: Story, match: Found, line: Line) -> None:
     story.fact(done=True)
     story.milestone("copied", line, sent_bytes=_size(match["sent"]))
     before = story.transfer
     _advance(story, "copied", 1.0, before[2] if before else None, before[2] if before else None, "bytes")
 
 
-def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
+_FETCHING = re.compile(r"Fetching \d+ files")
+_DOWNLOADED = re.compile(r"Download(?:ing|ed| complete)\b")
+_OF_A_MODEL = re.compile(r"\.(?:safetensors|bin|gguf|json|txt|model|pt|pth)$")
+
+
+def _hub_bars(story: Story, match: Found, line: Line) -> None:
     for bar in line.bars:
-        if re.search(r"Fetching \d+ files", bar.label):
+        if "Fetching" in bar.label and _FETCHING.search(bar.label):
             story.votes["hf"] += 3
             story.fact(files=[round(bar.done), round(bar.total or 0)])
             share = bar.done / bar.total if bar.total else 0.0
             _advance(story, "fetching", share, round(bar.done), round(bar.total or 0), "files")
-        elif bar.unit == "bytes" and re.search(r"^Download(?:ing|ed| complete)\b", bar.label):
+        elif bar.unit != "bytes":
+            continue
+        elif _DOWNLOADED.match(bar.label):
             story.votes["hf"] += 3
             story.fact(bytes=round(bar.done), pct=bar.percent, rate=bar.rate.strip())
             _advance(story, "fetching", bar.percent / 100, round(bar.done), round(bar.total or 0), "bytes")
-        elif bar.unit == "bytes" and re.search(r"\.(?:safetensors|bin|gguf|json|txt|model|pt|pth)$", bar.label):
+        elif _OF_A_MODEL.search(bar.label):
             story.votes["hf"] += 1
             name = bar.label.rsplit(" ", 1)[-1]
             story.fact(current={"file": name, "pct": bar.percent, "rate": bar.rate.strip()})
@@ -78,7 +88,7 @@ def _hub_bars(story: Story, match: re.Match[str], line: Line) -> None:
 _XET = re.compile(r"\|\s*(?P<done>[\d.]+\s?[kKMGT]?)B?\s*/\s*(?P<total>[\d.]+\s?[kKMGT]?)B?")
 
 
-def _xet(story: Story, match: re.Match[str], line: Line) -> None:
+def _xet(story: Story, match: Found, line: Line) -> None:
     """The bars of hf-xet carry no brackets: `Processing Files (0 / 2) :  33%|███ | 1.32G / 4.00G, 110MB/s`."""
     sizes = _XET.search(line.text)
     if sizes is None:
@@ -90,11 +100,11 @@ def _xet(story: Story, match: re.Match[str], line: Line) -> None:
     _advance(story, "fetching", int(match["pct"]) / 100, done, total, "bytes")
 
 
-def _hub_vote(story: Story, match: re.Match[str], line: Line) -> None:
+def _hub_vote(story: Story, match: Found, line: Line) -> None:
     story.milestone("download_started", line, file=match["file"])
 
 
-def _retry_after(story: Story, match: re.Match[str], line: Line) -> None:
+def _retry_after(story: Story, match: Found, line: Line) -> None:
     found = story.signs.get(ROOT)
     if found is not None and found.reason == "hub_rate_limited":
         found.values["retry_after_s"] = int(match["seconds"])
@@ -103,46 +113,49 @@ def _retry_after(story: Story, match: re.Match[str], line: Line) -> None:
 _WORDS = {"Pull complete": "done", "Already exists": "done"}
 
 
-def _layer(story: Story, match: re.Match[str], line: Line) -> None:
+def _layer(story: Story, match: Found, line: Line) -> None:
     _count_layer(story, match["id"], there=match["state"] in _WORDS)
 
 
 def _count_layer(story: Story, identity: str, *, there: bool) -> None:
-    seen, done = story.marks.setdefault("layers", []), story.marks.setdefault("layers_done", [])
+    if "layers" not in story.marks:
+        story.marks["layers"], story.marks["layers_done"] = set(), set()
+    seen, done = story.marks["layers"], story.marks["layers_done"]
     if identity not in seen and len(seen) < MOST_LAYERS:
-        seen.append(identity)
-    if there and identity not in done and len(done) < MOST_LAYERS:
-        done.append(identity)
-    story.fact(layers=len(seen), done=len(done))
+        seen.add(identity)
+    if there and len(done) < MOST_LAYERS:
+        done.add(identity)
+    known, pulled = len(seen), len(done)
+    story.facts["layers"], story.facts["done"] = known, pulled
     # New layers may still be named while the first are done, and the end is said by its own line.
-    _advance(story, "pulling", min(len(done) / max(len(seen), 1), 0.99), len(done), len(seen), "layers")
+    _advance(story, "pulling", min(pulled / known, 0.99), pulled, known, "layers")
 
 
-def _platform(story: Story, match: re.Match[str], line: Line) -> None:
+def _platform(story: Story, match: Found, line: Line) -> None:
     story.warn("image_platform", "The image is built for another processor than this node's", line, severity="warning")
 
 
-def _podman(story: Story, match: re.Match[str], line: Line) -> None:
+def _podman(story: Story, match: Found, line: Line) -> None:
     story.first(image=match["image"])
     story.milestone("pull_started", line, image=match["image"])
 
 
-def _blob(story: Story, match: re.Match[str], line: Line) -> None:
+def _blob(story: Story, match: Found, line: Line) -> None:
     """podman and skopeo name a layer when it begins and again when it is there."""
     _count_layer(story, match["id"], there=match["state"] is not None)
 
 
-def _podman_pulled(story: Story, match: re.Match[str], line: Line) -> None:
+def _podman_pulled(story: Story, match: Found, line: Line) -> None:
     story.milestone("pulled", line, image=story.facts.get("image"))
     _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
 
 
-def _pulling(story: Story, match: re.Match[str], line: Line) -> None:
+def _pulling(story: Story, match: Found, line: Line) -> None:
     story.first(image=f"{match['repository']}:{match['tag']}")
     story.milestone("pull_started", line, image=story.facts["image"])
 
 
-def _pulled(story: Story, match: re.Match[str], line: Line) -> None:
+def _pulled(story: Story, match: Found, line: Line) -> None:
     story.marks["image_ended"] = True
     story.milestone("pulled", line, image=match["image"])
     _advance(story, "pulled", 1.0, story.facts.get("done"), story.facts.get("layers"), "layers")
@@ -165,7 +178,7 @@ RULES: tuple[Rule, ...] = (
         "rsync",
         "sending",
         r"^(?:sending|receiving|building) (?:incremental )?file list",
-        lambda story, match, line: None,
+        counted,
         4,
     ),
     _rule(
@@ -186,7 +199,7 @@ RULES: tuple[Rule, ...] = (
         ),
         4,
     ),
-    _rule("rsync", "rsync", r"^rsync(?: error| warning)?: ", lambda story, match, line: None, 4),
+    _rule("rsync", "rsync", r"^rsync(?: error| warning)?: ", counted, 4),
     _rule("hf", "%|", r"%", _hub_bars, 0),
     _rule(
         "hf",
@@ -212,7 +225,7 @@ RULES: tuple[Rule, ...] = (
         ),
         3,
     ),
-    _rule("hf", "huggingface_hub", r"huggingface_hub\.", lambda story, match, line: None, 2),
+    _rule("hf", "huggingface_hub", r"huggingface_hub\.", counted, 2),
     _rule("docker-pull", "platform", r"The requested image's platform", _platform, 3),
     _rule(
         "docker-pull",
@@ -224,7 +237,7 @@ RULES: tuple[Rule, ...] = (
     _rule("docker-pull", "trying", r"^Trying to pull (?P<image>\S+?)\.\.\.", _podman, 5),
     _rule("docker-pull", "writing", r"^Writing manifest to image destination", _podman_pulled, 3),
     _rule("hf", "downloading", r"Downloading '(?P<file>[^']{1,400})' to '", _hub_vote, 4),
-    _rule("hf", "download", r"(?:huggingface-cli|hf) download", lambda story, match, line: None, 3),
+    _rule("hf", "download", r"(?:huggingface-cli|hf) download", counted, 3),
     _rule("hf", "retry", r"Retry after (?P<seconds>\d{1,6}) seconds", _retry_after, 1),
     *(
         _rule("docker-pull", trigger, _LAYER, _layer, 2)
@@ -252,7 +265,7 @@ _CODES = {
 _CODES |= {23: "partial_copy", 24: "partial_copy"}
 
 
-def _code(match: re.Match[str]) -> dict[str, object]:
+def _code(match: Found) -> dict[str, object]:
     code = number(match["code"])
     return {"code": code, "cause": _CODES.get(code, "copy_interrupted")}
 

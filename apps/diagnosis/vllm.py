@@ -12,6 +12,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from apps.diagnosis.alike import Found
+from apps.diagnosis.book import Act, Book, Rule
+from apps.diagnosis.following import LogReader
 from apps.diagnosis.masking import MASK, mask_text
 from apps.diagnosis.nccl import RULES as NCCL_RULES
 from apps.diagnosis.nccl import SIGNS as NCCL_SIGNS
@@ -20,7 +23,7 @@ from apps.diagnosis.ray import SIGNS as RAY_SIGNS
 from apps.diagnosis.reading import Reading
 from apps.diagnosis.signs import ENGINE_SIGNS, number
 from apps.diagnosis.signs import exit_codes as _exit_codes
-from apps.diagnosis.story import Act, Book, Line, LogReader, Rule, Story
+from apps.diagnosis.story import Line, Story
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 1) -> Rule:
@@ -30,7 +33,7 @@ def _rule(trigger: str, pattern: str, act: Act, votes: int = 1) -> Rule:
 def _phase(phase: str, name: str = "", share: float = 0.0) -> Act:
     """A line that means: this phase has begun. Named groups of the pattern become facts and values of the milestone."""
 
-    def act(story: Story, match: re.Match[str], line: Line) -> None:
+    def act(story: Story, match: Found, line: Line) -> None:
         values = {key: number(value) for key, value in match.groupdict().items() if value is not None}
         story.first(**values)
         if name:
@@ -40,27 +43,27 @@ def _phase(phase: str, name: str = "", share: float = 0.0) -> Act:
     return act
 
 
-def _facts(story: Story, match: re.Match[str], line: Line) -> None:
+def _facts(story: Story, match: Found, line: Line) -> None:
     story.first(**{key: number(value) for key, value in match.groupdict().items() if value is not None})
 
 
-def _texts(story: Story, match: re.Match[str], line: Line) -> None:
+def _texts(story: Story, match: Found, line: Line) -> None:
     story.first(**{key: value for key, value in match.groupdict().items() if value is not None})
 
 
-def _version(story: Story, match: re.Match[str], line: Line) -> None:
+def _version(story: Story, match: Found, line: Line) -> None:
     if "version" not in story.facts:
         story.first(version=match["version"])
         story.milestone("version", line, version=match["version"])
 
 
-def _api_server(story: Story, match: re.Match[str], line: Line) -> None:
+def _api_server(story: Story, match: Found, line: Line) -> None:
     """The first line of a start; after one that was ready it is a start anew."""
     story.start_again(line)
     _version(story, match, line)
 
 
-def _headless(story: Story, match: re.Match[str], line: Line) -> None:
+def _headless(story: Story, match: Found, line: Line) -> None:
     _version(story, match, line)
     story.marks["headless"] = True
     story.fact(headless=True, head_address=match["head"])
@@ -84,7 +87,7 @@ _KEPT = {
 }
 
 
-def _arguments(story: Story, match: re.Match[str], line: Line) -> None:
+def _arguments(story: Story, match: Found, line: Line) -> None:
     dump = match["dump"]
     if story.marks.get("arguments") != hash(dump):  # the same once more says nothing new
         story.marks["arguments"] = hash(dump)
@@ -112,7 +115,7 @@ _CONFIG = re.compile(
 )
 
 
-def _engine_config(story: Story, match: re.Match[str], line: Line) -> None:
+def _engine_config(story: Story, match: Found, line: Line) -> None:
     names = {
         "model": "model",
         "max_seq_len": "max_len",
@@ -137,7 +140,7 @@ def _engine_config(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("starting", line)
 
 
-def _world(story: Story, match: re.Match[str], line: Line) -> None:
+def _world(story: Story, match: Found, line: Line) -> None:
     rank, size = int(match["rank"]), int(match["size"])
     story.fact(world_size=size)
     story.first(rank=rank)
@@ -148,7 +151,7 @@ def _world(story: Story, match: re.Match[str], line: Line) -> None:
         story.marks["local_ranks"].append(rank)
 
 
-def _bar(story: Story, match: re.Match[str], line: Line) -> None:
+def _bar(story: Story, match: Found, line: Line) -> None:
     if story.ready:
         return  # bars after that are no part of the load
     for bar in line.bars:
@@ -167,15 +170,15 @@ def _bar(story: Story, match: re.Match[str], line: Line) -> None:
             if known is None or known.total is None:
                 story.milestone("load_started", line, shards=None if bar.total is None else int(bar.total))
             story.enter("loading", line)
-            story.load.bar(line.rank, bar, unit=unit)
-            story.fact(pct=bar.percent)
+            state = story.load.bar(line.rank, bar, unit=unit)
+            story.facts["pct"] = bar.percent
             if (
                 unit in ("shards", "files")
                 and "loads_seen" not in story.marks
                 and bar.total is not None
-                and story.load.rank(line.rank).load == 0
+                and state.load == 0
             ):
-                story.fact(shards=[round(bar.done), int(bar.total)])
+                story.facts["shards"] = [round(bar.done), int(bar.total)]
             story.votes["vllm"] += 1
         elif "apturing" in label and ("CUDA graph" in label or "cudagraph" in label.lower()):
             story.enter("graphs", line, _share(bar.percent, story.load.phase == "graphs" and "FULL" in label))
@@ -195,7 +198,7 @@ def _share(percent: int, last: bool) -> float:
     return 0.6 + 0.4 * percent / 100 if last else 0.6 * percent / 100
 
 
-def _weights_took(story: Story, match: re.Match[str], line: Line) -> None:
+def _weights_took(story: Story, match: Found, line: Line) -> None:
     seconds = float(match["s"])
     story.load.weights_took(line.rank, seconds)
     story.first(weights_s=seconds)
@@ -203,7 +206,7 @@ def _weights_took(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("loading", line)
 
 
-def _model_took(story: Story, match: re.Match[str], line: Line) -> None:
+def _model_took(story: Story, match: Found, line: Line) -> None:
     gib = float(match["gib"])
     values: dict[str, Any] = {"model_gib": gib}
     if match["s"]:
@@ -215,20 +218,20 @@ def _model_took(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("loading", line)
 
 
-def _drafter(story: Story, match: re.Match[str], line: Line) -> None:
+def _drafter(story: Story, match: Found, line: Line) -> None:
     story.load.expected_loads = max(story.load.expected_loads, 2)
     story.marks["loads_seen"] = True
     story.milestone("drafter_load_started", line)
 
 
-def _compile_took(story: Story, match: re.Match[str], line: Line) -> None:
+def _compile_took(story: Story, match: Found, line: Line) -> None:
     seconds = float(match["s"])
     story.first(compile_s=seconds)
     story.milestone("compiled", line, s=seconds)
     story.enter("compiling", line, 1.0)
 
 
-def _kv_tokens(story: Story, match: re.Match[str], line: Line) -> None:
+def _kv_tokens(story: Story, match: Found, line: Line) -> None:
     tokens = int(match["tokens"].replace(",", ""))
     # Every rank says it; the smallest decides how much fits.
     story.fact(kv_tokens=min(tokens, story.facts.get("kv_tokens", tokens)))
@@ -236,14 +239,14 @@ def _kv_tokens(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("profiling", line, 1.0)
 
 
-def _kv_blocks(story: Story, match: re.Match[str], line: Line) -> None:
+def _kv_blocks(story: Story, match: Found, line: Line) -> None:
     blocks, size = int(match["gpu"]), int(story.facts.get("block_size", 16))
     story.fact(kv_blocks=blocks, cpu_blocks=int(match["cpu"]), kv_tokens=blocks * size)
     story.milestone("kv_cache", line, kv_blocks=blocks, kv_tokens=blocks * size)
     story.enter("profiling", line, 1.0)
 
 
-def _concurrency(story: Story, match: re.Match[str], line: Line) -> None:
+def _concurrency(story: Story, match: Found, line: Line) -> None:
     times = float(match["times"])
     story.fact(concurrency=min(times, story.facts.get("concurrency", times)))
     story.first(max_len=int(match["tokens"].replace(",", "")))
@@ -252,7 +255,7 @@ def _concurrency(story: Story, match: re.Match[str], line: Line) -> None:
     )
 
 
-def _graphs_done(story: Story, match: re.Match[str], line: Line) -> None:
+def _graphs_done(story: Story, match: Found, line: Line) -> None:
     values = {"graphs_s": number(match["s"]), "graphs_gib": float(match["gib"])}
     story.first(**values)
     story.milestone("graphs_captured", line, **values)
@@ -262,39 +265,39 @@ def _graphs_done(story: Story, match: re.Match[str], line: Line) -> None:
         story.enter("finishing", line, 1.0)
 
 
-def _init_took(story: Story, match: re.Match[str], line: Line) -> None:
+def _init_took(story: Story, match: Found, line: Line) -> None:
     story.first(init_s=float(match["s"]))
     story.milestone("engine_ready", line, init_s=float(match["s"]))
     story.enter("finishing", line)
 
 
-def _serving_at(story: Story, match: re.Match[str], line: Line) -> None:
+def _serving_at(story: Story, match: Found, line: Line) -> None:
     story.fact(port=int(match["port"]))
     story.milestone("api_starting", line, port=int(match["port"]))
 
 
-def _ready(story: Story, match: re.Match[str], line: Line) -> None:
+def _ready(story: Story, match: Found, line: Line) -> None:
     # SGLang's API starts before its warm-up; it says itself when it is ready.
     if not story.marks.get("sglang"):
         story.become_ready(line)
 
 
-def _uvicorn(story: Story, match: re.Match[str], line: Line) -> None:
+def _uvicorn(story: Story, match: Found, line: Line) -> None:
     story.fact(port=int(match["port"]))
     _ready(story, match, line)
 
 
-def _serving(story: Story, match: re.Match[str], line: Line) -> None:
+def _serving(story: Story, match: Found, line: Line) -> None:
     """A log whose head is missing: what answers requests is ready."""
     if not story.ready:
         story.become_ready(line)
 
 
-def _stopped(story: Story, match: re.Match[str], line: Line) -> None:
+def _stopped(story: Story, match: Found, line: Line) -> None:
     story.stop(line)
 
 
-def _kv_memory(story: Story, match: re.Match[str], line: Line) -> None:
+def _kv_memory(story: Story, match: Found, line: Line) -> None:
     gib = float(match["kv_gib"])
     # Every rank says it; the smallest decides how much fits.
     story.fact(kv_gib=min(gib, story.facts.get("kv_gib", gib)))
@@ -302,7 +305,7 @@ def _kv_memory(story: Story, match: re.Match[str], line: Line) -> None:
     story.enter("profiling", line, 0.9)
 
 
-def _max_len_chosen(story: Story, match: re.Match[str], line: Line) -> None:
+def _max_len_chosen(story: Story, match: Found, line: Line) -> None:
     """`--max-model-len auto`: the engine takes what fits."""
     story.fact(max_len=int(match["max_len"].replace(",", "")))
 
@@ -318,12 +321,12 @@ _TRACED = {
 }
 
 
-def _traced(story: Story, match: re.Match[str], line: Line) -> None:
+def _traced(story: Story, match: Found, line: Line) -> None:
     """A traceback names the phase, even where the log before it is missing."""
     story.marks["traced"] = _TRACED[match["function"]]
 
 
-def _exits(story: Story, match: re.Match[str], line: Line) -> None:
+def _exits(story: Story, match: Found, line: Line) -> None:
     exits = story.marks.setdefault("exits", [])
     if len(exits) < 32:
         exits.append(dict(_exit_codes(match)["exit_codes"]))
@@ -426,7 +429,7 @@ RULES: tuple[Rule, ...] = (
     _rule("generation", r"Avg generation throughput: [\d.]+ tokens/s", _serving, 3),
     Rule(
         "vllm",
-        "200",
+        "post",
         re.compile(r'"POST /v1/(?:chat/)?(?:completions|responses|messages) HTTP/[\d.]+" 200'),
         _serving,
         0,

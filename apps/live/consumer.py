@@ -176,6 +176,11 @@ class PageConsumer(AsyncWebsocketConsumer):
                 answer = await hub().lines(
                     follow.run, after=self.cursor, limit=READ_LINES, rank=follow.rank, step=follow.step
                 )
+                if (
+                    self.cursor > answer.total
+                ):  # lines that are not there: an older backup was restored under an open page
+                    await self._send_tail(follow)
+                    continue
                 if not answer.frames:
                     if answer.ended and not self.log_ended:
                         self.log_ended = True

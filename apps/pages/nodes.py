@@ -31,6 +31,7 @@ from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import plan_page
 from apps.people.access import actor_of, allow
 from apps.plan.provision.wish import MENDS
+from apps.runs import foreign
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Run, Step
 
@@ -299,6 +300,18 @@ def rescan(request: HttpRequest, node_id: int) -> HttpResponse:
     return redirect(run.get_absolute_url())
 
 
+@allow("clear")
+@require_POST
+def unlock(request: HttpRequest, node_id: int) -> HttpResponse:
+    """Remove the locks that other installations of sparkweb left; the run says which."""
+    found = get_object_or_404(Node, pk=node_id)
+    try:
+        run = foreign.unlock(actor_of(request), found, reason=request.POST.get("reason", ""))
+    except Refused as refused:
+        return _show(request, found, error_of(refused))
+    return redirect(run.get_absolute_url())
+
+
 @allow("edit_nodes")
 @require_POST
 def remove(request: HttpRequest, node_id: int) -> HttpResponse:
@@ -335,5 +348,6 @@ urlpatterns = [
     path("nodes/<int:node_id>/confirm", confirm, name="node-confirm"),
     path("nodes/<int:node_id>/repin", repin, name="node-repin"),
     path("nodes/<int:node_id>/rescan", rescan, name="node-rescan"),
+    path("nodes/<int:node_id>/unlock", unlock, name="node-unlock"),
     path("nodes/<int:node_id>/remove", remove, name="node-remove"),
 ]

@@ -42,6 +42,7 @@ TITLES = {
     "clear": "Clear",
     "provision": "Provision",
     "restore": "Restore",
+    "unlock": "Remove locks",
     "smoke": "Smoke test",
 }
 
@@ -372,7 +373,8 @@ def lines(request: HttpRequest, run_id: int) -> HttpResponse:
             answer = stored.lines(found, before=2**62, limit=tail, **about)
             answer["next"] = answer["lines"][-1]["n"] if answer["lines"] else 0
         else:
-            answer = stored.lines(found, after=_whole(request, "after") or 0, before=before, limit=limit, **about)
+            after = min(_whole(request, "after") or 0, stored.stored_lines(found))
+            answer = stored.lines(found, after=after, before=before, limit=limit, **about)
     except Refused as refused:
         return JsonResponse({"detail": refused.detail, "field": refused.field, "remedy": refused.remedy}, status=422)
     over = answer["ended"] and not answer["serving"]  # the pane follows an engine for as long as it serves

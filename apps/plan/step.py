@@ -146,7 +146,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Plan:
-    story: str  # launch, relaunch, stop, clear, probe, provision, restore
+    story: str  # launch, relaunch, stop, clear, probe, provision, restore, unlock
     deployment: int
     revision: int
     nodes: tuple[str, ...]

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
-from apps.diagnosis.following import reader_of
+from apps.diagnosis.readers import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
 from apps.facts import probe
@@ -64,7 +64,7 @@ LAST_LOOK_S = (
     300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
 )
 CHANGES_ENGINES = ("launch", "relaunch")
-ONLY_LOOKS = ("probe", "scan")  # these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
 
@@ -173,7 +173,7 @@ class Executor:
         self.last_try: dict[str, float] = {}
         self.launched: set[str] = set()
         self.said: dict[str, str] = {}
-        self.moved_at = time.time()
+        self.moved_at = time.monotonic()  # when something of it moved last
         self.looking: dict[str, tuple[Step | None, Future[Seen]]] = {}  # by node: one look at a time
         self.held: dict[str, float] = {}  # node -> when we last said there that we work on it
         self.cleaning: dict[str, Future[None]] = {}
@@ -293,7 +293,7 @@ class Executor:
             return
         job_id = f"{self.code}-{self.ordinals[step.key]}" if step.kind in ("job", "serve") else ""
         self.journal.begin(step.key, job_id=job_id)
-        self.moved_at = time.time()
+        self.moved_at = time.monotonic()
 
     def _due(self, step: Step | None) -> Step | None:
         """The step, if its next try is due."""
@@ -344,7 +344,7 @@ class Executor:
         return seen
 
     def _hold(self, node: str) -> None:
-        if self.plan.story not in ONLY_LOOKS and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
+        if self.plan.story not in BESIDE and time.time() - self.held.get(node, 0.0) > HOLD_EVERY_S:
             self.doors.hold(node)
             self.held[node] = time.time()
 
@@ -494,7 +494,7 @@ class Executor:
         ended = look.state in ("exited", "lost") and whole
         stored = self.journal.output(key, offset=position, data=look.data, ended=ended)
         if look.data:
-            self.moved_at = time.time()
+            self.moved_at = time.monotonic()
         if reader is not None and stored:
             for data in stored:
                 reader.feed(data)
@@ -615,7 +615,7 @@ class Executor:
 
     def _judge_silence(self, step: Step, words: str) -> None:
         """Too long without anything new. While the ranks look for each other it is known sooner that they don't find one another."""
-        silent = time.time() - max(self.moved_at, self.journal.started_at(step.key))
+        silent = time.monotonic() - self.moved_at
         readings = [reader.reading() for reader in self.readers.values()]
         meeting = any(reading.facts.get("meeting") for reading in readings)
         if silent <= (min(step.within_s, MEETING_SILENCE_S) if meeting else step.within_s):
@@ -765,7 +765,7 @@ class Executor:
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""
         self._look_at_all()
-        if self.plan.story not in ONLY_LOOKS:
+        if self.plan.story not in BESIDE:
             wait([self._pool.submit(self._let_go, node) for node in self._touched()], timeout=LET_GO_WITHIN_S)
         self.held.clear()
         self.journal.end(state, reason=reason, evidence=evidence)

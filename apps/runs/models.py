@@ -24,7 +24,7 @@ class Run(models.Model):
         INTERRUPTED = "interrupted"
 
     code = models.CharField(max_length=12, unique=True)  # random; job folders on nodes begin with it
-    story = models.CharField(max_length=16)  # scan probe launch relaunch stop clear provision restore smoke
+    story = models.CharField(max_length=16)  # scan probe launch relaunch stop clear provision restore smoke unlock
     deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, null=True, related_name="runs")
     revision = models.ForeignKey(Revision, on_delete=models.PROTECT, null=True, related_name="+")
     plan: models.JSONField[Any, Any] = models.JSONField(default=dict)

@@ -22,7 +22,7 @@ from apps.plan.step import Plan
 from apps.plan.stories.provision import passwords, suggested
 from apps.runs import passing
 from apps.runs.models import Reservation, Run, Step
-from apps.runs.services import LONGEST_REASON, _held, _planned_run, same_request, sheets_of, wake
+from apps.runs.services import LONGEST_REASON, _held, once, planned_run, same_request, sheets_of, wake
 
 OFFERED = tuple(offer.name for offer in OFFERS)
 UNIT_MARKS = ("vllm", "sglang", "llama", "ray", "model", "engine")
@@ -106,24 +106,20 @@ def start(
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason or
     password, an address that must not be."""
     wish, _ = wished(body)
-    known = same_request(actor, idempotency_key, story="provision", nodes=wish.nodes, digest=digest, reason=reason)
-    if known is not None:
-        return known
-    made = preview(body)
-    for problem in made.plan.refused:
-        raise Refused(
-            problem.name, f"{problem.title}. {problem.meaning}", status=409, remedy=problem.remedy, evidence=problem.evidence,
-            extra={"node": problem.node},
-        )  # fmt: skip
-    return _begin(
-        actor,
-        made.plan,
-        made.passwords,
-        digest=digest,
-        reason=reason,
-        given=passwords or {},
-        idempotency_key=idempotency_key,
-    )
+
+    def known() -> Run | None:
+        return same_request(actor, idempotency_key, story="provision", nodes=wish.nodes, digest=digest, reason=reason)
+
+    def make() -> Run:
+        made = preview(body)
+        for problem in made.plan.refused:
+            raise Refused(
+                problem.name, f"{problem.title}. {problem.meaning}", status=409, remedy=problem.remedy,
+                evidence=problem.evidence, extra={"node": problem.node},
+            )  # fmt: skip
+        return _begin(actor, made, digest=digest, reason=reason, given=passwords or {}, idempotency_key=idempotency_key)
+
+    return once(known, make)
 
 
 # The way back
@@ -184,32 +180,27 @@ def start_restore(
     idempotency_key: str = "",
 ) -> Run:
     """As `start`, for the way back."""
-    known = same_request(actor, idempotency_key, story="restore", nodes=nodes, digest=digest, reason=reason)
-    if known is not None:
-        return known
-    made = preview_restore(nodes, with_key=with_key)
-    return _begin(
-        actor,
-        made.plan,
-        made.passwords,
-        digest=digest,
-        reason=reason,
-        given=passwords or {},
-        idempotency_key=idempotency_key,
-    )
+
+    def known() -> Run | None:
+        return same_request(actor, idempotency_key, story="restore", nodes=nodes, digest=digest, reason=reason)
+
+    def make() -> Run:
+        made = preview_restore(nodes, with_key=with_key)
+        return _begin(actor, made, digest=digest, reason=reason, given=passwords or {}, idempotency_key=idempotency_key)
+
+    return once(known, make)
 
 
 def _begin(
     actor: Actor,
-    plan: Plan,
-    wanted: tuple[str, ...],
+    made: Provisioning,
     *,
     digest: str,
     reason: str,
     given: Mapping[str, str],
     idempotency_key: str,
 ) -> Run:
-    reason = reason.strip()
+    plan, reason = made.plan, reason.strip()
     if not reason or len(reason) > LONGEST_REASON:
         raise Refused(
             "bad_input", f"A {plan.story} needs a reason of at most {LONGEST_REASON} characters.", field="reason",
@@ -220,21 +211,18 @@ def _begin(
             "plan_changed", "What would run is not what was previewed any more.", status=409, field="digest",
             remedy="Look at the new plan and start again.", extra={"digest": plan.digest},
         )  # fmt: skip
-    held = passing.check(given, wanted=wanted)
+    held = passing.check(given, wanted=made.passwords)
     if Reservation.objects.filter(node__name__in=plan.nodes).exists():
         raise _held(plan.nodes)
     try:
         with transaction.atomic():
             return _stored(actor, plan, reason=reason, held=held, idempotency_key=idempotency_key)
-    except IntegrityError:
-        known = same_request(actor, idempotency_key, story=plan.story, nodes=plan.nodes, digest=digest, reason=reason)
-        if known is not None:
-            return known
+    except IntegrityError:  # somebody was faster, perhaps this very request
         raise _held(plan.nodes) from None
 
 
 def _stored(actor: Actor, plan: Plan, *, reason: str, held: Mapping[str, str], idempotency_key: str) -> Run:
-    run = _planned_run(actor, plan, why=reason, idempotency_key=idempotency_key)
+    run = planned_run(actor, plan, why=reason, idempotency_key=idempotency_key)
     nodes = list(Node.objects.filter(name__in=plan.nodes).order_by("pk"))
     for node in nodes:
         Reservation.objects.create(node=node, run=run)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Q
+from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -30,7 +30,7 @@ from apps.people.roles import allows
 from apps.plan import stories
 from apps.plan.spec import Clear, Given
 from apps.plan.step import Plan
-from apps.runs import line, settling
+from apps.runs import leases, line, settling
 from apps.runs.models import ACTIVE, Reservation, Run, Step, WorkerBeat
 
 log = logging.getLogger(__name__)
@@ -50,11 +50,14 @@ class WorkerStatus:
 
 
 def worker_status() -> WorkerStatus:
-    newest = WorkerBeat.objects.order_by("-at").first()
+    """By the database's clock. A sign of life from a time to come is none: that clock was set back since."""
+    age = ExpressionWrapper(Now() - F("at"), output_field=DurationField())
+    until = Now() + timedelta(seconds=WORKER_SILENT_S)
+    newest = WorkerBeat.objects.filter(at__lte=until).annotate(age=age).order_by("-at").first()
     if newest is None:
         return WorkerStatus(False, None)
-    age = (timezone.now() - newest.at).total_seconds()
-    return WorkerStatus(age < WORKER_SILENT_S, max(0.0, age))
+    seconds = newest.age.total_seconds()
+    return WorkerStatus(seconds < WORKER_SILENT_S, max(0.0, seconds))
 
 
 def wake(run_id: int) -> None:
@@ -95,46 +98,75 @@ def enrol(
     user: str,
     credential: Credential,
     jump: Node | None,
+    idempotency_key: str = "",
 ) -> Node:
     """Ask a worker which host keys the door shows, then store the node, unconfirmed. Raises Refused; then nothing is stored.
 
-    Waits up to SCAN_WAIT_S for the worker; must not be called inside a transaction.
+    Waits up to SCAN_WAIT_S for the worker; must not be called inside a transaction. The same key again looks at nothing anew: it
+    gives the node that the first request stored, or the refusal that it met.
     """
-    name, address, number, user = inventory.check_node(name=name, address=address, port=port, user=user, jump=jump)
-    _need_worker()
-    run = _new_run(
-        actor,
-        "scan",
-        parameters={
-            "name": name,
-            "address": address,
-            "port": number,
-            "user": user,
-            "credential": credential.pk,
-            "jump": jump.pk if jump else None,
-        },
-    )
-    wake(run.pk)
+    wish = {
+        "name": name.strip(),
+        "address": address.strip(),
+        "port": str(port),
+        "user": user.strip(),
+        "credential": credential.pk,
+        "jump": jump.pk if jump else None,
+    }
+    run = _scan_of(actor, idempotency_key, wish)
+    if run is None:
+        name, address, number, user = inventory.check_node(name=name, address=address, port=port, user=user, jump=jump)
+        _need_worker()
+        run = _first_scan(actor, idempotency_key, wish, name=name, address=address, port=number, user=user)
+        wake(run.pk)
     run = _wait(run, SCAN_WAIT_S)
+    asked = run.parameters
     if run.state != Run.State.SUCCEEDED:
         reason = REASONS.get(run.reason or "")
         raise Refused(
             run.reason or "internal",
             reason.sentence if reason else "The node could not be looked at.",
-            field=_field_of(run.reason or "", port=number),
+            field=_field_of(run.reason or "", port=asked["port"]),
             evidence=run.evidence,
             remedy=reason.remedy if reason else "Look at the worker's log.",
         )
-    return inventory.add_node(
-        actor,
-        name=name,
-        address=address,
-        port=number,
-        user=user,
-        credential=credential,
-        jump=jump,
-        found=run.outcome["host_keys"],
-    )
+    with transaction.atomic():  # two requests with one key: the second waits here and finds the node of the first
+        run = Run.objects.select_for_update().get(pk=run.pk)
+        if stored := Node.objects.filter(pk=run.outcome.get("node")).first():
+            return stored
+        node = inventory.add_node(
+            actor,
+            name=asked["name"],
+            address=asked["address"],
+            port=asked["port"],
+            user=asked["user"],
+            credential=credential,
+            jump=jump,
+            found=run.outcome["host_keys"],
+        )
+        Run.objects.filter(pk=run.pk).update(outcome={**run.outcome, "node": node.pk})
+    return node
+
+
+def _scan_of(actor: Actor, idempotency_key: str, wish: Mapping[str, Any]) -> Run | None:
+    """The look at a new node's door that this actor asked for with this key and these words."""
+    run = same_request(actor, idempotency_key, story="scan")
+    if run is not None and run.parameters.get("wish") != wish:
+        raise _reused(run)
+    return run
+
+
+def _first_scan(actor: Actor, idempotency_key: str, wish: Mapping[str, Any], **checked: Any) -> Run:
+    """A new look at a door; of two requests that come at once with one key, both get the same."""
+    parameters = {**wish, **checked, "wish": wish}
+    try:
+        with transaction.atomic():
+            return _new_run(actor, "scan", parameters=parameters, idempotency_key=idempotency_key or None)
+    except IntegrityError:
+        run = _scan_of(actor, idempotency_key, wish)
+        if run is None:
+            raise
+        return run
 
 
 def _field_of(reason: str, *, port: int) -> str:
@@ -144,12 +176,17 @@ def _field_of(reason: str, *, port: int) -> str:
     return "port" if reason == "not_ssh" or (reason in ("ssh_refused", "ssh_busy") and port != SSH_PORT) else "address"
 
 
-@transaction.atomic
 def rescan(actor: Actor, node: Node, *, idempotency_key: str = "") -> Run:
     """Look again which keys the door of a known node shows (after a change, for an admin to compare)."""
-    known = same_request(actor, idempotency_key, story="scan", nodes=[node.name])
-    if known is not None:
-        return known
+
+    def known() -> Run | None:
+        return same_request(actor, idempotency_key, story="scan", nodes=[node.name])
+
+    return once(known, lambda: _rescan(actor, node, idempotency_key))
+
+
+@transaction.atomic
+def _rescan(actor: Actor, node: Node, idempotency_key: str) -> Run:
     _need_worker()
     run = _new_run(
         actor,
@@ -193,18 +230,23 @@ def _wait(run: Run, seconds: float) -> Run:
 # Probing
 
 
-@transaction.atomic
 def probe(actor: Actor, nodes: Sequence[Node], *, idempotency_key: str = "") -> Run:
     """Take a fresh sheet of each node, in parallel; an unreachable one delays nobody."""
-    known = same_request(actor, idempotency_key, story="probe", nodes=[node.name for node in nodes])
-    if known is not None:
-        return known
+
+    def known() -> Run | None:
+        return same_request(actor, idempotency_key, story="probe", nodes=[node.name for node in nodes])
+
+    return once(known, lambda: _probe(actor, nodes, idempotency_key))
+
+
+@transaction.atomic
+def _probe(actor: Actor, nodes: Sequence[Node], idempotency_key: str) -> Run:
     if not nodes:
         raise Refused("bad_input", "There is no node to probe.", field="nodes", remedy="Add a node first.")
     for node in nodes:
         inventory.endpoint(node)  # Refused for an unconfirmed or stopped one
     plan = stories.probe([node.name for node in nodes])
-    run = _planned_run(actor, plan, why="", idempotency_key=idempotency_key)
+    run = planned_run(actor, plan, why="", idempotency_key=idempotency_key)
     record(
         actor,
         "node:probe",
@@ -218,7 +260,7 @@ def probe(actor: Actor, nodes: Sequence[Node], *, idempotency_key: str = "") -> 
     return run
 
 
-def _planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "", **fields: Any) -> Run:
+def planned_run(actor: Actor, plan: Plan, *, why: str, idempotency_key: str = "", **fields: Any) -> Run:
     run = _new_run(
         actor,
         plan.story,
@@ -282,10 +324,28 @@ def same_request(
     if run is None:
         return None
     same = (run.story, run.deployment_id, run.why) == (story, deployment, reason.strip())
-    same = same and digest in ("", run.digest)
+    same = same and digest in ("", run.digest, run.outcome.get("planned_before"))
     if same and (nodes is None or list(nodes) == _nodes_of(run)):
         return run
-    raise Refused(
+    raise _reused(run)
+
+
+def once(known: Callable[[], Run | None], make: Callable[[], Run]) -> Run:
+    """The run that a request's key started, else what `make` makes. Of two with one key that come at once, the second meets what the
+    first has done by then (its nodes are taken, another plan is due, the key is used) and gets the run of the first all the same.
+    """
+    if (found := known()) is not None:
+        return found
+    try:
+        return make()
+    except (Refused, IntegrityError):
+        if (found := known()) is not None:
+            return found
+        raise
+
+
+def _reused(run: Run) -> Refused:
+    return Refused(
         "idempotency_key_reused",
         f"This key started run {run.pk}, a {run.story}, with another request.",
         field="Idempotency-Key",
@@ -357,11 +417,38 @@ def start(
     With `wait`, a node that another run holds is waited for in line: the run is stored now, and planned anew when its turn comes.
     `because` is the reason that the deployment keeps after a stop that nobody wished for (rank_lost).
     """
-    asked: dict[str, Any] = {"story": story, "deployment": deployment.pk, "digest": digest, "reason": reason}
-    known = same_request(actor, idempotency_key, **asked)
-    if known is not None:
-        return known
-    reason = reason.strip()
+
+    def known() -> Run | None:
+        return same_request(actor, idempotency_key, story=story, deployment=deployment.pk, digest=digest, reason=reason)
+
+    def make() -> Run:
+        return _attempted(
+            actor,
+            deployment,
+            story=story,
+            digest=digest,
+            reason=reason.strip(),
+            clear=clear,
+            idempotency_key=idempotency_key,
+            wait=wait,
+            because=because,
+        )
+
+    return once(known, make)
+
+
+def _attempted(
+    actor: Actor,
+    deployment: Deployment,
+    *,
+    story: str,
+    digest: str,
+    reason: str,
+    clear: Sequence[Clear],
+    idempotency_key: str,
+    wait: bool,
+    because: str,
+) -> Run:
     if not reason and story == "relaunch":
         raise Refused(
             "bad_input",
@@ -396,22 +483,20 @@ def start(
             if taken:
                 return _join_the_line(actor, deployment, plan, **common)
             return _start(actor, deployment, plan, because=because, **common)
-    except IntegrityError:
-        known = same_request(actor, idempotency_key, **asked)
-        if known is not None:
-            return known
-        if wait and not taken:  # somebody was faster
-            return start(
-                actor,
-                deployment,
-                story=story,
-                digest=digest,
-                reason=reason,
-                clear=clear,
-                idempotency_key=idempotency_key,
-                wait=True,
-            )
-        raise _held(plan.nodes) from None
+    except IntegrityError:  # somebody was faster, perhaps this very request
+        if taken or not wait:
+            raise _held(plan.nodes) from None
+    return _attempted(
+        actor,
+        deployment,
+        story=story,
+        digest=digest,
+        reason=reason,
+        clear=clear,
+        idempotency_key=idempotency_key,
+        wait=True,
+        because=because,
+    )
 
 
 def start_again(run: Run, *, clear: Sequence[Clear]) -> Run:
@@ -508,7 +593,7 @@ def _new_attempt(
     for node in Node.objects.filter(name__in=plan.nodes):
         inventory.endpoint(node)
     was = deployment.reason or deployment.state
-    run = _planned_run(
+    run = planned_run(
         actor,
         plan,
         why=reason,
@@ -735,5 +820,5 @@ def clear_from(items: Sequence[Mapping[str, Any]] | None) -> tuple[Clear, ...]:
 
 def stuck(*, older_than: timedelta) -> list[int]:
     """Ids of runs that should move and that no worker holds."""
-    left = Q(lease_until__isnull=True, created_at__lt=Now() - older_than) | Q(lease_until__lt=Now())
-    return list(Run.objects.filter(left, state__in=ACTIVE).order_by("pk").values_list("pk", flat=True))
+    left = Run.objects.filter(leases.unheard(older_than), state__in=ACTIVE)
+    return list(left.order_by("pk").values_list("pk", flat=True))

@@ -18,15 +18,14 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import close_old_connections
-from django.db.models import Q
-from django.utils import timezone
+from django.db.models.functions import Now
 
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, JobLook, RemoteError
-from apps.runs import passing
+from apps.runs import leases, passing
 from apps.runs.models import Run
 from apps.runs.recorder import LeaseLost, Recorder
 from apps.runs.working import AWAY, pool
@@ -86,10 +85,9 @@ def serving() -> list[Run]:
 
 def _claimed(run: Run) -> Recorder | None:
     """None when another worker follows it just now."""
-    token, now = secrets.token_hex(16), timezone.now()
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=now)
-    until = now + timedelta(seconds=LEASE_S)
-    if not Run.objects.filter(free, pk=run.pk).update(lease_token=token, lease_until=until):
+    token = secrets.token_hex(16)
+    until = Now() + timedelta(seconds=LEASE_S)
+    if not Run.objects.filter(leases.nobodys(), pk=run.pk).update(lease_token=token, lease_until=until):
         return None
     return Recorder(run, token, secrets=_masked(run))
 

@@ -26,6 +26,7 @@ PAST = {
     "clear": "cleared",
     "provision": "provisioned",
     "restore": "restored",
+    "unlock": "unlocked",
 }
 
 

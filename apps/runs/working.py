@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection, transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.db.models.functions import Now
 
 from apps.deployments.models import Deployment
@@ -32,7 +31,7 @@ from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import line, passing, services, settling
+from apps.runs import foreign, leases, line, passing, services, settling
 from apps.runs.executor import CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
@@ -97,22 +96,16 @@ class NodeDoors:
             self.endpoints[node] = replace(self.endpoints[node], login=self.endpoints[node].login + 1)
 
 
-def installation() -> str:
-    """Tells this installation from others that use the same nodes: it goes with the sealing key, also into a restored backup."""
-    return hashlib.sha256(f"installation {settings.SPARKWEB_KEY}".encode()).hexdigest()[:12]
-
-
 def _holding(run: Run) -> Holding:
     what = f"{run.story} of {run.deployment.name}" if run.deployment else run.story
-    return Holding(installation(), run.code, f"{what}, run {run.pk} of {run.actor_name}, {settings.ORIGINS[0]}")
+    return Holding(foreign.installation(), run.code, f"{what}, run {run.pk} of {run.actor_name}, {settings.ORIGINS[0]}")
 
 
 def claim(run_id: int) -> str | None:
     """The token of a fresh lease, or None when somebody else holds the run or it is over. The database's clock decides: those of
     workers on several machines may differ."""
     token = secrets.token_hex(16)
-    free = Q(lease_until__isnull=True) | Q(lease_until__lt=Now())
-    changed = Run.objects.filter(free, pk=run_id, state__in=ACTIVE).update(
+    changed = Run.objects.filter(leases.nobodys(), pk=run_id, state__in=ACTIVE).update(
         lease_token=token,
         lease_owner=OWNER,
         lease_until=Now() + timedelta(seconds=settings.LEASE_S),
@@ -317,6 +310,8 @@ def _peers(plan: Plan) -> dict[str, list[str]]:
 def _scan(run: Run) -> None:
     """Which host keys does a door show? Changes nothing on the way."""
     asked = run.parameters
+    if run.cancel_asked_at is not None:
+        return _end_scan(run, Run.State.CANCELLED)
     try:
         if "node" in asked:
             node = Node.objects.get(pk=asked["node"])
@@ -356,7 +351,10 @@ def _scan(run: Run) -> None:
 
 
 def _end_scan(run: Run, state: str, *, reason: str | None = None, evidence: str = "") -> None:
+    """A cancel that was accepted is the end, also of a look that was over by then."""
     with transaction.atomic():
         run = Run.objects.select_for_update().get(pk=run.pk)
+        if run.cancel_asked_at is not None:
+            state, reason, evidence = Run.State.CANCELLED, "cancelled", ""
         if not run.ended:
             settling.finish(run, state, reason=reason, evidence=evidence)

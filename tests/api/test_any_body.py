@@ -27,6 +27,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "credentials": {"name": "k", "private_key": "", "passphrase": ""},
     "nodes": {"name": "n", "address": "127.0.0.1", "port": 22, "user": "u", "credential": "nobody's", "jump": None},
     "nodes/{node}/confirm": {"sha256": "SHA256:x"},
+    "nodes/{node}/unlock": {"reason": "r"},
     "nodes/{node}/repin": {"sha256": "SHA256:x", "reason": "r"},
     "deployments": {
         "name": "d", "recipe": "qwen3.5-122b-a10b-fp8", "nodes": ["spark-1a32", "spark-5be3"], "on_rank_lost": "stop", "reason": "",

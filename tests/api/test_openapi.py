@@ -85,8 +85,10 @@ def test_parameters_with_a_default_may_be_left_out(schema: dict[str, Any]) -> No
 
 def test_every_start_takes_an_idempotency_key(schema: dict[str, Any]) -> None:
     for path in (
+        "nodes",
         "nodes/{node_id}/probe",
         "nodes/{node_id}/scan",
+        "nodes/{node_id}/unlock",
         "nodes/provision/start",
         "nodes/restore/start",
         *(f"deployments/{{deployment_id}}/{it}" for it in ("launch", "relaunch", "stop")),

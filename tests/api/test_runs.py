@@ -12,7 +12,7 @@ from apps.audit.models import Entry
 from apps.deployments import services as deployments
 from apps.inventory import services as inventory
 from apps.plan.spec import Clear
-from apps.runs import settling
+from apps.runs import provisioning, services, settling
 from apps.runs.models import Run
 from apps.runs.recorder import Recorder
 from tests.api.conftest import CONSENT, EDITOR, Program, Story
@@ -228,6 +228,43 @@ class TestIdempotency:
             is_problem(answer, 422, "idempotency_key_reused", "Idempotency-Key")
         assert Run.objects.count() == 1
 
+    @pytest.mark.parametrize("what", ["launch", "probe", "scan", "unlock", "provision"])
+    def test_the_second_of_two_that_come_at_once_gets_the_run_of_the_first(
+        self, admin: Program, story: Story, what: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The key is not used when the second one looks; then its nodes are taken, the plan is another, or the key is used."""
+        path, body = f"nodes/{story.head.pk}/{what}", {"reason": "a test"} if what == "unlock" else None
+        if what == "launch":
+            path = path_of(story, what)
+            body = {"digest": digest_of(admin, story, clear=CONSENT), "reason": "a test", "clear": CONSENT}
+        elif what == "provision":
+            wish = {"nodes": ["spark-1a32"]}
+            asked = admin.post("nodes/provision/plan", wish).body
+            passwords = {one["node"]: {one["kind"]: "a password"} for one in asked["passwords"]}
+            path = "nodes/provision/start"
+            body = {**wish, "digest": asked["digest"], "reason": "a test", "passwords": passwords}
+        first = admin.post(path, body, Idempotency_Key="k")
+        assert first.status == 202, first.body
+        looks = {"left": 1}
+
+        def known(*given: Any, real: Any = services.same_request, **asked: Any) -> Run | None:
+            looks["left"] -= 1
+            return None if looks["left"] >= 0 else real(*given, **asked)
+
+        for module in (services, provisioning):
+            monkeypatch.setattr(module, "same_request", known)
+        second = admin.post(path, body, Idempotency_Key="k")
+        assert (second.status, second.body) == (202, first.body)
+        assert Run.objects.count() == 1 and looks["left"] < 0
+
+    def test_a_run_that_was_planned_anew_in_line_is_still_the_one_of_its_request(
+        self, admin: Program, story: Story
+    ) -> None:
+        body = {"digest": digest_of(admin, story, clear=CONSENT), "reason": "a test", "clear": CONSENT}
+        first = admin.post(path_of(story, "launch"), body, Idempotency_Key="k")
+        Run.objects.filter(pk=first.body["run"]).update(digest="f" * 64, outcome={"planned_before": body["digest"]})
+        assert admin.post(path_of(story, "launch"), body, Idempotency_Key="k").body == first.body
+
     def test_others_may_use_it_too(self, admin: Program, program: Any, story: Story) -> None:
         path = f"nodes/{story.head.pk}/probe"
         first = admin.post(path, Idempotency_Key="k").body
@@ -282,6 +319,8 @@ class TestRuns:
             "serving": False,
         }
         assert not admin.get(f"runs/{written}/lines?limit=3").body["ended"]
+        for address in (f"runs/{written}/lines?after=26", f"runs/{written}/lines?after={2**63 - 1}"):
+            assert admin.get(address).body["next"] == 25, "an older backup was restored: the end is the end"
 
     def test_lines_of_a_rank_or_step(self, admin: Program, written: int) -> None:
         step = admin.get(f"runs/{written}/lines?limit=1").body["lines"][0]["step"]

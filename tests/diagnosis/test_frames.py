@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.diagnosis import story
+from apps.diagnosis import following
 from apps.diagnosis.explaining import as_json, explain_all
 from apps.diagnosis.frames import frame_of, superseded
 
@@ -94,12 +94,12 @@ def slowly() -> Iterator[Any]:
     """Reads every frame."""
 
     def read(data: bytes) -> list[dict[str, Any]]:
-        kept = story.superseded
-        story.superseded = lambda lines: []  # type: ignore[assignment]
+        kept = following.superseded
+        following.superseded = lambda lines: []  # type: ignore[assignment]
         try:
             return [as_json(reading) for reading in explain_all(data)]
         finally:
-            story.superseded = kept
+            following.superseded = kept
 
     yield read
 

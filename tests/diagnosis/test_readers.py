@@ -374,7 +374,7 @@ def test_every_trigger_stands_in_every_alternative_of_its_pattern() -> None:
     for table in (BOOK.rules, BOOK.signs):
         for word, entries in table.items():
             assert word in (b"%", b"%|", b" ") or re.fullmatch(r"[a-z0-9_]+|█", word.decode())
-            for entry in entries:
+            for entry, _ in entries:
                 triggers = set(entry.trigger.split())
                 if (
                     not triggers

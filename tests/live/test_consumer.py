@@ -70,6 +70,28 @@ def test_who_comes_again_goes_on_after_their_cursor(run: Run, recorder: Recorder
     played(act)
 
 
+@pytest.mark.parametrize("after", [6, 2**61])
+def test_a_cursor_behind_the_end_gets_the_tail_and_what_comes(
+    run: Run, recorder: Recorder, person: User, bell: None, after: int
+) -> None:
+    """An older backup was restored under an open page: what it has seen is not there, or other lines have its numbers."""
+    cookie = cookie_of(person)
+    write(recorder, "a", "".join(f"line {n}\n" for n in range(1, 6)))
+
+    async def act() -> None:
+        socket = page(cookie)
+        await socket.connect()
+        await socket.say(op="log", run=run.pk, after=after)
+        told = await socket.hear_type("snapshot")
+        assert [line["n"] for line in told["lines"]] == [1, 2, 3, 4, 5]
+        await sync_to_async(write)(recorder, "a", "line 6\n")
+        told = await socket.hear_type("lines")
+        assert [line["n"] for line in told["lines"]] == [6]
+        await socket.disconnect()
+
+    played(act)
+
+
 def test_long_lines_are_cut_into_frames(run: Run, recorder: Recorder, person: User, bell: None) -> None:
     cookie = cookie_of(person)
     write(recorder, "a", "".join("ü" * 4000 + "\n" for _ in range(60)))

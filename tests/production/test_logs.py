@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 
+import kombu.exceptions
 import psycopg
 import pytest
 import redis
+from celery.beat import SchedulingError
+from celery.exceptions import reraise
 from django.db import OperationalError
 
 from sparkweb.logs import AwayInOneLine
@@ -25,6 +29,28 @@ def caused(outer: Exception, inner: Exception) -> Exception:
     return outer
 
 
+def while_handling(outer: Exception, inner: Exception) -> Exception:
+    outer.__context__ = inner
+    return outer
+
+
+def met_by_beat(outer: Exception, inner: Exception) -> Exception:
+    """As celery.beat tells that a task could not be sent."""
+    try:
+        try:
+            raise outer from inner
+        except Exception as met:
+            reraise(SchedulingError, SchedulingError(f"Couldn't apply scheduled task: {met}"), met.__traceback__)
+    except SchedulingError as told:
+        return told
+    raise AssertionError
+
+
+def test_a_database_that_another_process_holds_is_one_line() -> None:
+    said = shown(caused(OperationalError("database is locked"), sqlite3.OperationalError("database is locked")))
+    assert said == "asked somebody (OperationalError: database is locked)"
+
+
 @pytest.mark.parametrize(
     "failure",
     [
@@ -34,6 +60,7 @@ def caused(outer: Exception, inner: Exception) -> Exception:
         ),
         psycopg.errors.CannotConnectNow("connection failed: starting up"),
         caused(OSError("x"), redis.ConnectionError("connection failed: Error 111")),
+        met_by_beat(kombu.exceptions.OperationalError("x"), redis.ConnectionError("connection failed: Error 111")),
     ],
 )
 def test_away_is_one_line(failure: Exception) -> None:
@@ -48,6 +75,8 @@ def test_away_is_one_line(failure: Exception) -> None:
         caused(OperationalError("x"), psycopg.errors.DiskFull("no space")),
         caused(OperationalError("x"), psycopg.errors.DeadlockDetected("deadlock")),
         redis.ResponseError("unknown command"),
+        while_handling(KeyError("x"), redis.ConnectionError("connection failed: Error 111")),
+        met_by_beat(KeyError("x"), ValueError("connection failed")),
         KeyError("x"),
     ],
 )

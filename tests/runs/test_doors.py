@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from django.db import connection
 
 from apps.audit.models import Entry
 from apps.diagnosis.refusal import Refused
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def enrol(server=None, **changes):
-    key = inventory.make_credential(
+    key = changes.get("credential") or inventory.make_credential(
         ADMIN,
         name=f"key {Node.objects.count()} {Run.objects.count()}",
         private_key=server.private_key if server else "",
@@ -184,3 +185,35 @@ def test_one_dead_node_does_not_delay_the_other(worker, openssh):
     assert run.state == "failed"
     assert {s.node.name: s.state for s in run.steps.all()} == {"spark-1": "succeeded", "spark-2": "failed"}
     assert nodes[0].sheets.exists()
+
+
+def test_the_same_key_enrols_once(worker, openssh):
+    """Again, at once from two sides, and with other words: one look at the door, one node, or a refusal that names the key."""
+    server = openssh.start("spark-1")
+    key = inventory.make_credential(ADMIN, name="lab", private_key=server.private_key)
+    made: list[Node] = []
+
+    def ask() -> None:
+        made.append(enrol(server, credential=key, idempotency_key="k"))
+        connection.close()
+
+    both = [threading.Thread(target=ask) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(60)
+    ask()
+    assert len(made) == 3 and len({node.pk for node in made}) == 1
+    assert Node.objects.count() == 1 and Run.objects.filter(story="scan").count() == 1
+    assert Entry.objects.filter(action="node:added").count() == 1
+    with pytest.raises(Refused) as no:
+        enrol(server, credential=key, idempotency_key="k", name="spark-2")
+    assert (no.value.reason, no.value.field) == ("idempotency_key_reused", "Idempotency-Key")
+
+    shut = free_port()
+    looks = []
+    for _ in range(2):
+        with pytest.raises(Refused) as no:
+            enrol(credential=key, name="spark-3", port=shut, idempotency_key="shut")
+        looks.append((no.value.reason, no.value.field, Run.objects.filter(story="scan").count()))
+    assert looks == [("ssh_refused", "port", 2)] * 2

@@ -25,7 +25,7 @@ from apps.inventory.models import Node
 from apps.plan import steps
 from apps.plan.step import Plan, Stage
 from apps.remote.jobs import NodeJobs
-from apps.runs import lines, queries, services, serving, working
+from apps.runs import foreign, lines, queries, services, serving, working
 from apps.runs.models import Reservation, Run, Step
 from apps.shell import Shell
 from tests.runs.conftest import ADMIN, OPERATOR, add_node, ended, free_port
@@ -334,11 +334,19 @@ def test_another_installation_on_the_node_is_named_and_nothing_is_changed(served
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     theirs.write_text(f"sparkweb 1 bbbb2222 run9 {boot} 1700000000 launch of glm, run 3 of bea, http://10.0.0.9\n")
     run = ended(launch(deployment))
-    assert (run.state, run.reason) == ("failed", "node_reserved"), (run.evidence, text_of(run))
+    assert (run.state, run.reason) == ("failed", "foreign_installation"), (run.evidence, text_of(run))
     assert "launch of glm, run 3 of bea, http://10.0.0.9" in run.evidence and "2023-11-14" in run.evidence
     assert not run.steps.filter(job_id__gt="").exists() and Node.objects.get().unreachable_since is None
     assert not Run.objects.filter(second_try_of=run).exists()
     assert ended(services.probe(ADMIN, [Node.objects.get()])).state == "succeeded"
-    theirs.unlink()
+    assert str(theirs) in run.evidence
+    lives = ended(foreign.unlock(ADMIN, Node.objects.get(), reason="is it gone?"))
+    assert (lives.state, lives.reason) == ("failed", "foreign_installation"), (lives.evidence, text_of(lives))
+    assert theirs.exists() and str(theirs) in lives.evidence
+    os.utime(theirs, (time.time() - 200,) * 2)
+    unlocked = ended(foreign.unlock(ADMIN, Node.objects.get(), reason="it is gone"))
+    assert unlocked.state == "succeeded" and f"removed {theirs}: launch of glm, run 3 of bea" in text_of(unlocked)
+    trail = Entry.objects.filter(run_id=unlocked.pk).order_by("id").values_list("action", "outcome", "reason")
+    assert list(trail) == [("node:unlock", "requested", "it is gone"), ("node:unlocked", "done", "it is gone")]
     assert ended(launch(deployment)).state == "succeeded"
     assert list(locks.glob("sparkweb-*.lock")) == []

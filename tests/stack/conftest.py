@@ -220,7 +220,7 @@ class Started:
 
     def manage(self, *words: str) -> str:
         done = subprocess.run(
-            [PYTHON, "manage.py", *words], cwd=BASE, env=self.environment, capture_output=True, text=True, timeout=60
+            [PYTHON, "manage.py", *words], cwd=BASE, env=self.environment, capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

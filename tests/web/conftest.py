@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from django.db import transaction
 from django.test import Client
+from django.utils import timezone
 
 from apps.people import access
 from apps.people.models import User
+from apps.runs import heartbeat
 from tests.web import seed as story
 
 
@@ -43,6 +45,7 @@ def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[story.Seeded
 
 @pytest.fixture
 def seeded(rows: story.Seeded, db: None) -> story.Seeded:
+    heartbeat.beat("worker 1", timezone.now())
     made = copy.copy(rows)
     for name in ("head", "second", "away", "serving", "lost", "failed", "draft", "loading", "failed_run"):
         row = getattr(rows, name)

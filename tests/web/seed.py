@@ -22,10 +22,10 @@ from apps.inventory.models import Node, SheetRow
 from apps.people.models import User
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version, load_shipped
+from apps.runs import heartbeat, settling
 from apps.runs import services as runs
-from apps.runs import settling
 from apps.runs.executor import _progress
-from apps.runs.models import Run, Step, WorkerBeat
+from apps.runs.models import Run, Step
 from apps.runs.recorder import Recorder
 from apps.watch.models import Sighting
 from tests.plan import sheets
@@ -405,9 +405,7 @@ def seed() -> Seeded:
     loading = started(OPERATOR, relaunch, "launch", "Sparks were rebooted for the firmware update", minutes_ago=6.35)
     play(loading, until="ready")
     loading.refresh_from_db()
-    WorkerBeat.objects.update_or_create(
-        name="worker 1", defaults={"at": timezone.now() + timedelta(days=1), "started_at": timezone.now()}
-    )
+    heartbeat.beat("worker 1", timezone.now())
     for one in (lost, serving, failed, draft, head, second, away, failed_run):
         one.refresh_from_db()
     return Seeded(head, second, away, serving, lost, failed, draft, loading, failed_run, users)

@@ -7,5 +7,6 @@ from apps.plan.stories.provision import provision
 from apps.plan.stories.relaunch import relaunch
 from apps.plan.stories.restore import restore
 from apps.plan.stories.stop import stop
+from apps.plan.stories.unlock import unlock
 
-__all__ = ["clear", "launch", "probe", "provision", "relaunch", "restore", "stop"]
+__all__ = ["clear", "launch", "probe", "provision", "relaunch", "restore", "stop", "unlock"]

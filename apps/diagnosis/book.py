@@ -1,0 +1,265 @@
+"""Rules by the words that set them off, and what the lines of one shape may tell, found by searching one of them.
+
+A rule is tried only on lines that hold its trigger word, so ordinary lines cost next to nothing however many rules there
+are; and only once for all lines of one shape, so a log of many lines that differ in figures costs little more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from apps.diagnosis.alike import (
+    LONGEST_SHAPE,
+    MOST_SHAPES,
+    Found,
+    Places,
+    any_digits,
+    literal_in,
+    names_digits,
+    places_of,
+    shape_of,
+)
+from apps.diagnosis.lines import LONGEST, NOBODY, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
+from apps.diagnosis.signs import ENGINE_SIGNS, Sign
+from apps.diagnosis.story import STAMP, Line, Story
+
+Act = Callable[[Story, Found, Line], None]
+
+
+def counted(story: Story, match: Found, line: Line) -> None:
+    """What a rule does that only votes."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """On a line with the word `trigger` where `pattern` is found, `act`; it counts `votes` for `kind`."""
+
+    kind: str
+    trigger: str
+    pattern: re.Pattern[str]
+    act: Act
+    votes: int = 1
+    in_paths: bool = False  # tried on the `File "…", line …` lines of tracebacks too
+
+
+_PROCESS_WORDS = frozenset(
+    {b"apiserver", b"enginecore", b"enginecore_dp0", b"worker_tp0", b"worker_tp00", b"vllmworker", b"rayworkerwrapper"}
+)
+
+
+def _traceback(story: Story, match: Found, line: Line) -> None:
+    """Where the last traceback began; one that came of another goes on with it."""
+    if not story.marks.pop("chained", False):
+        story.marks["traceback"] = line.number
+
+
+def _chained(story: Story, match: Found, line: Line) -> None:
+    story.marks["chained"] = True
+
+
+_COMMON = (
+    Rule("", "traceback", re.compile(r"Traceback \(most recent call last\)"), _traceback, 0),
+    Rule("", "above", re.compile(r"During handling of the above exception|The above exception was"), _chained, 0),
+)
+_EXCEPTION = re.compile(
+    r"(?:^|\]\s|\s)(?P<name>(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): \S"
+    r"|(?:^|\] )(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception)\s*$"
+)
+GENERIC = Sign("", _EXCEPTION, "exited", 0)  # an exception of unknown meaning
+_NO_ERROR = re.compile(r"(?:\[[^\]]{0,60}\] ?)?(?:WARN|INFO|DEBUG)|.{0,38}WARNING")
+_VLLM_STAMP = re.compile(
+    r"(?:INFO|WARNING|ERROR|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,120}\.py:\d{1,5}\]"
+)
+_SGLANG_LINE = re.compile(
+    r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
+)
+_PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
+_SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
+VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
+
+
+class _Search(NamedTuple):
+    """How a shape is searched. `sure`: what is found there is in every line of that shape, at the same places."""
+
+    pattern: re.Pattern[str] | None  # None: only the lines themselves tell
+    sure: bool
+    literal: str  # stands in whatever the pattern matches
+
+    @classmethod
+    def of(cls, pattern: re.Pattern[str]) -> _Search:
+        sure = not names_digits(pattern.pattern)
+        searched = pattern if sure else any_digits(pattern)
+        return cls(searched, sure, literal_in(searched) if searched else "")
+
+
+# A rule or a sign, and where its groups stand; None: each line has to be searched.
+Ruled = tuple[Rule, Places | None]
+Signed = tuple[Sign, Places | None]
+
+
+@dataclass(slots=True, eq=False)
+class Shape:
+    """What the lines of one shape may tell, whatever came before them."""
+
+    nothing: bool = False  # tells at most whose it is: a process of vLLM printed it, or it names a file of an engine
+    wrapped_up: bool = False  # to be freed from colours or from the JSON around it, and looked at again
+    owns: bool = False  # ends like a line that is nothing but a prefix: the bar behind the next \r is of that process
+    of_vllm: bool = False  # in the format of vLLM's own loggers, or of one of its processes
+    of_sglang: bool = False  # in the format of SGLang's own loggers
+    prefix_at: int = 0  # characters before the process prefix: what carried the line
+    text_at: int = 0  # characters before the text
+    bars: tuple[BarPlaces, ...] = ()
+    votes: tuple[tuple[str, int], ...] = ()
+    rules: tuple[Ruled, ...] = ()
+    in_ray_section: tuple[Ruled, ...] = ()
+    signs: tuple[Signed, ...] = ()
+    unfinished: tuple[Sign, ...] = ()  # signs that begin here and may go on in the next lines
+    exception: bool = False
+    stamped: bool = False  # has a time stamp
+    only_a_bar: bool = False  # all that it says is how far a bar is: the next frame of that bar says it again
+
+
+NOTHING, _OWNS = Shape(nothing=True), Shape(nothing=True, owns=True)
+_OF_A_PROCESS, _OWNS_OF_A_PROCESS = (Shape(nothing=True, of_vllm=True, owns=owns) for owns in (False, True))
+_OF_SGLANG = Shape(nothing=True, votes=(("sglang", 1),))
+_WRAPPED_UP = Shape(wrapped_up=True)
+
+
+@dataclass(frozen=True)
+class Book:
+    """Rules and signs by their trigger words; digits of a trigger are blurred as those of the lines are."""
+
+    rules: Mapping[bytes, tuple[tuple[Rule, _Search], ...]]
+    signs: Mapping[bytes, tuple[tuple[Sign, _Search], ...]]
+    triggers: frozenset[bytes]
+    in_paths: frozenset[bytes]  # those of them that tell something in the path lines of a traceback
+    # Logs repeat themselves: what was found is kept, by blurred line. Lines that were freed from what was around them are
+    # apart, since they are not freed again.
+    carried: dict[bytes, Shape] = field(default_factory=dict, compare=False, repr=False)
+    freed: dict[bytes, Shape] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
+        by_rule: dict[bytes, list[tuple[Rule, _Search]]] = {}
+        by_sign: dict[bytes, list[tuple[Sign, _Search]]] = {}
+        rules = (*_COMMON, *rules)
+        for rule in rules:
+            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append((rule, _Search.of(rule.pattern)))
+        for sign in signs:
+            for word in sign.trigger.split():
+                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _Search.of(sign.pattern)))
+        return cls(
+            {word: tuple(found) for word, found in by_rule.items()},
+            {word: tuple(found) for word, found in by_sign.items()},
+            frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
+            frozenset(rule.trigger.encode() for rule in rules if rule.in_paths),
+        )
+
+    def shape(self, line: bytes, *, carried: bool = True) -> Shape:
+        """What lines like this one may tell. `carried`: it may stand in what carried it to us."""
+        known, blurred = self.carried if carried else self.freed, shape_of(line)
+        shape = known.get(blurred)
+        if shape is None:
+            shape = self.search(blurred, carried=carried)
+            if len(line) <= LONGEST_SHAPE:
+                if len(known) >= MOST_SHAPES:
+                    known.clear()
+                known[blurred] = shape
+        return shape
+
+    def search(self, line: bytes, *, carried: bool = True) -> Shape:
+        """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
+        carrier = carrier_of(line) if carried else 0
+        if b"\x1b" in line or len(line) > LONGEST or (carried and speaks_json(line, carrier)):
+            return _WRAPPED_UP
+        if line[-1:] == b"^" and b"^^^" in line:
+            return NOTHING  # what a traceback points at
+        owns = line[-1:] in b") \t" and b"pid=" in line
+        if b'File "' in line and _PATH_LINE.search(line) and line.rpartition(b" ")[2] not in self.in_paths:
+            return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else NOTHING
+        found = self.triggers.intersection(words(shape_of(line)))
+        frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
+        exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
+        spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
+        if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
+            told = None
+        else:
+            told = self._told(line, carrier, sorted(found), (frame, exception, spaced))
+        if told is None:
+            if found & _PROCESS_WORDS:
+                return _OWNS_OF_A_PROCESS if owns else _OF_A_PROCESS
+            return _OWNS if owns else NOTHING
+        told.owns = owns
+        return told
+
+    def _told(self, line: bytes, carrier: int, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
+        frame, exception, spaced = seems
+        uncut = line[carrier:].decode("utf-8", "replace")
+        origin, text = origin_of(uncut)
+        bars = tuple(bar_places(text)) if frame else ()
+        bar_word = (b"%|",) if bars else (b"%",) if frame else ()
+        rules = self._rules((*bar_word, *found), text)
+        signs, unfinished = self._signs(found, text)
+        in_section = self._rules((b" ",), text) if spaced else []
+        exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
+        if not (rules or signs or unfinished or in_section or exception):
+            return None
+        of_sglang = text[:1] == "[" and _SGLANG_LINE.match(text) is not None
+        others = signs or unfinished or in_section or exception
+        return Shape(
+            of_vllm=(".py:" in text and _VLLM_STAMP.match(text) is not None)
+            or (origin is not NOBODY and origin.process.startswith(VLLM_PROCESSES)),
+            of_sglang=of_sglang,
+            prefix_at=carrier,
+            text_at=carrier + len(uncut) - len(text),
+            bars=bars,
+            votes=_votes(rules, signs, of_sglang=of_sglang),
+            rules=tuple([(rule, places) for rule, places in rules if places is None or rule.act is not counted]),
+            in_ray_section=tuple(in_section),
+            signs=tuple(signs),
+            unfinished=tuple(unfinished),
+            exception=exception,
+            stamped=":" in text and STAMP.search(text, 0, 200) is not None,
+            only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
+        )
+
+    def _rules(self, found: Iterable[bytes], text: str) -> list[Ruled]:
+        matched: list[Ruled] = []
+        for word in found:
+            for rule, (pattern, sure, literal) in self.rules.get(word, ()):
+                if pattern is None:
+                    matched.append((rule, None))
+                elif literal in text and (match := pattern.search(text)) is not None:
+                    matched.append((rule, places_of(match) if sure else None))
+        return matched
+
+    def _signs(self, found: Iterable[bytes], text: str) -> tuple[list[Signed], list[Sign]]:
+        matched: list[Signed] = []
+        unfinished = []
+        for word in found:
+            for sign, (pattern, sure, literal) in self.signs.get(word, ()):
+                if pattern is None:
+                    matched.append((sign, None))
+                elif literal in text and (match := pattern.search(text)) is not None:
+                    matched.append((sign, places_of(match) if sure else None))
+                elif sign.wrapped and sign.wrapped in text and len(text) < 400:
+                    unfinished.append(sign)
+        return matched, unfinished
+
+
+def _votes(rules: Iterable[Ruled], signs: Iterable[Signed], *, of_sglang: bool) -> tuple[tuple[str, int], ...]:
+    """What every line of the shape votes for."""
+    votes: dict[str, int] = {"sglang": 4} if of_sglang else {}
+    for rule, places in rules:
+        if places is not None and rule.votes:
+            votes[rule.kind] = votes.get(rule.kind, 0) + rule.votes
+    for sign, places in signs:
+        if places is not None and sign.kind:
+            votes[sign.kind] = votes.get(sign.kind, 0) + SIGN_VOTES
+    return tuple(votes.items())
+
+
+SIGN_VOTES = 3
