@@ -264,16 +264,21 @@ class SpecBody(Body):
 
     model: str = Field(default="", max_length=300)
     model_path: str = Field(default="", max_length=1000)
-    engine: str = Field(default="", max_length=40)
-    runtime: str = Field(default="", max_length=40)
-    cluster: str = Field(default="", max_length=40)
+    engine: str = Field(default="", max_length=40, description="vllm, sglang, llamacpp or command")
+    runtime: str = Field(default="", max_length=40, description="docker or process")
+    cluster: str = Field(default="", max_length=40, description="ray (vLLM in Docker), native or single")
     image: str = Field(default="", max_length=300)
     container: str = Field(default="", max_length=100)
-    executable: str = Field(default="", max_length=1000)
+    executable: str = Field(
+        default="", max_length=1000, description="program to start; empty: the engine's usual one, or the image's own"
+    )
     served_model_name: str = Field(default="", max_length=300)
-    port: int = 0
+    port: int = Field(default=0, description="left out without a recipe: the next free one of the head")
+    cluster_port: int | None = Field(
+        default=None, description="of the head, where the ranks meet; null: the engine's usual one, or the next free"
+    )
     api_host: str = Field(default="", max_length=300)
-    tensor_parallel: int = 1
+    tensor_parallel: int = Field(default=1, description="left out without a recipe: as many as the nodes have GPUs")
     gpu_memory_utilization: float | None = Field(default=None, description="null: the engine's own")
     max_model_len: int | None = Field(default=None, description="null: the model's own")
     reasoning_parser: str = Field(default="", max_length=100)
@@ -482,6 +487,18 @@ class PlanProblem(Out):
     deployment: int | None = Field(description="another deployment that must be stopped first")
 
 
+class SettingOut(Out):
+    """An option or variable of the engine: what was asked for, what is passed on, and why."""
+
+    kind: Literal["argument", "variable"]
+    name: str
+    source: Literal["yours", "ours"] = Field(description="whose it is")
+    yours: str | None = Field(description="what was asked for")
+    effective: str | None = Field(description="what is passed on; null: it is left out")
+    reason: str | None
+    nodes: list[str] = Field(description="that it is about; empty: all")
+
+
 class PlanOut(Out):
     digest: str
     story: str
@@ -491,6 +508,7 @@ class PlanOut(Out):
     stages: list[PlannedStage]
     fit: FitOut | None
     problems: list[PlanProblem]
+    settings: list[SettingOut]
     refused: bool = Field(description="whether a problem refuses it as it stands")
 
 

@@ -12,13 +12,15 @@ from django.utils import timezone
 from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments.models import Consent, Deployment, Revision
+from apps.deployments.queries import others
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan import adopting
 from apps.plan.adopting import Found
-from apps.plan.spec import Clear, Spec, validate
+from apps.plan.allocating import filled
+from apps.plan.spec import Clear, Other, Spec, validate
 from apps.recipes.models import RecipeVersion
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
@@ -60,6 +62,13 @@ def spec_from(*, name: str, body: Mapping[str, Any], nodes: Sequence[str], on_ra
     return spec
 
 
+def _filled(name: str, body: Mapping[str, Any], nodes: Sequence[str], found: Sequence[Other]) -> Mapping[str, Any]:
+    """The body with what it leaves open, from what the nodes have and what other deployments take of them."""
+    rows = Node.objects.filter(name__in=list(nodes))
+    sheets = {node.name: sheet for node in rows if (sheet := inventory.latest_sheet(node)) is not None}
+    return filled(body, name=name, nodes=nodes, sheets=sheets, others=found)
+
+
 @transaction.atomic
 def create(
     actor: Actor,
@@ -73,6 +82,7 @@ def create(
 ) -> Deployment:
     """Make a deployment with its first revision. Nothing runs yet."""
     name = name.strip()
+    body = _filled(name, body, nodes, others(None, nodes))
     spec = spec_from(name=name, body=body, nodes=nodes, on_rank_lost=on_rank_lost)
     try:
         with transaction.atomic():
@@ -109,6 +119,7 @@ def revise(
     before = deployment.revision
     not_adopted(deployment)
     body = {**body, "services": _moved(body.get("services"), before.spec.nodes, nodes)}
+    body = _filled(deployment.name, body, nodes, others(deployment, nodes))
     spec = spec_from(name=deployment.name, body=body, nodes=nodes, on_rank_lost=deployment.on_rank_lost)
     if spec == before.spec:
         return before

@@ -629,6 +629,8 @@ def _show(
         "fine": sum(row["tone"] == "ok" for row in rows),
         "stages": stage_rows(made) if made else [],
         "bars": _bars(made) if made else [],
+        "settings": made.settings if made else (),
+        "ours": sum(one.source == "ours" for one in made.settings) if made else 0,
         "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
         "shown": json.dumps(fingerprints(made)) if made else "",
         "reason": source.get("reason", ""),

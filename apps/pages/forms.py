@@ -13,6 +13,20 @@ from apps.diagnosis.refusal import Refused
 from apps.plan.spec import CLUSTERS, ENGINES, KINDS, RUNTIMES, SHARED, Clear, Spec
 from apps.runs.services import clear_from
 
+CALLED = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llamacpp": "llama.cpp",
+    "command": "a command",
+    "docker": "Docker",
+    "process": "a plain process",
+    "ray": "Ray",
+    "native": "the engine's own",
+    "single": "one node",
+}
+SPREAD = ("vllm", "sglang")
+KNOWN = (*SPREAD, "llamacpp")  # engines whose options are known
+
 
 @dataclass(frozen=True)
 class SpecField:
@@ -25,38 +39,70 @@ class SpecField:
     choices: tuple[str, ...] = ()
     wide: bool = False
     double: bool = False  # two columns, where there are two
+    engines: tuple[str, ...] = ENGINES  # that have a use for it; for others it is hidden and not taken
+    runtimes: tuple[str, ...] = RUNTIMES
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """The values of a choice and how they are called."""
+        return tuple((one, CALLED.get(one, one)) for one in self.choices)
+
+    def matters(self, engine: str, runtime: str) -> bool:
+        """An engine or runtime that is not known hides nothing: the check of the spec names it."""
+        return (engine not in ENGINES or engine in self.engines) and (
+            runtime not in RUNTIMES or runtime in self.runtimes
+        )
 
 
 MAIN = (
+    SpecField("engine", "Engine", "choice", choices=ENGINES),
+    SpecField("runtime", "Runtime", "choice", "A plain process needs no Docker", choices=RUNTIMES),
+    SpecField("cluster", "Over several nodes", "choice", "Ray: vLLM in Docker", choices=CLUSTERS, engines=SPREAD),
     SpecField("model", "Model", hint="Name at the hub; the API answers with it", wide=True),
-    SpecField("model_path", "Folder on the nodes", hint="Absolute, the same on every node", double=True),
-    SpecField("image", "Image", hint="Docker only", double=True),
-    SpecField("container", "Container", hint="Rank N runs as NAME-rN"),
-    SpecField("port", "Port", "whole"),
-    SpecField("tensor_parallel", "Tensor parallel", "whole", "GPUs that share one model"),
+    SpecField(
+        "model_path",
+        "Folder on the nodes",
+        hint="Absolute, the same on every node; for llama.cpp the GGUF file, of a split one its first part",
+        double=True,
+    ),
+    SpecField("image", "Image", double=True, runtimes=("docker",)),
+    SpecField(
+        "executable",
+        "Program",
+        hint="E.g. /opt/sglang/bin/python3, /opt/venv/bin/vllm; empty: by PATH, or the image's own",
+        double=True,
+        engines=KNOWN,
+    ),
+    SpecField("container", "Container", hint="Rank N runs as NAME-rN", runtimes=("docker",)),
+    SpecField("port", "Port", "whole", "Empty: the next free one"),
+    SpecField(
+        "tensor_parallel",
+        "Tensor parallel",
+        "whole",
+        "GPUs that share one model; empty: all of the nodes",
+        engines=KNOWN,
+    ),
     SpecField(
         "gpu_memory_utilization",
         "Share of memory",
         "number",
         "0 to 1, for weights and KV cache; empty: the engine's own",
+        engines=SPREAD,
     ),
-    SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own"),
+    SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own", engines=KNOWN),
 )
 FURTHER = (
-    SpecField("engine", "Engine", "choice", choices=ENGINES),
-    SpecField("runtime", "Runtime", "choice", choices=RUNTIMES),
-    SpecField("cluster", "Cluster", "choice", choices=CLUSTERS),
     SpecField("kind", "Serves", "choice", choices=KINDS),
-    SpecField("executable", "Program", hint="Plain process only"),
     SpecField("served_model_name", "Served as", hint="Empty: the model's name"),
     SpecField("api_host", "Listens on", hint="0.0.0.0, 127.0.0.1 or an address of the head"),
-    SpecField("reasoning_parser", "Reasoning parser"),
-    SpecField("tool_call_parser", "Tool parser"),
-    SpecField("attention_backend", "Attention backend"),
-    SpecField("kv_cache_dtype", "KV cache type"),
+    SpecField("cluster_port", "Port of the ranks", "whole", "Where they meet; empty: the usual one", engines=SPREAD),
+    SpecField("reasoning_parser", "Reasoning parser", engines=KNOWN),
+    SpecField("tool_call_parser", "Tool parser", engines=SPREAD),
+    SpecField("attention_backend", "Attention backend", engines=SPREAD),
+    SpecField("kv_cache_dtype", "KV cache type", engines=KNOWN),
     SpecField("os_floor_gib", "Left to the system", "number", "GiB that stay free"),
     SpecField("smoke_max_tokens", "Tokens of the first completion", "whole"),
-    SpecField("arguments", "Further arguments", "lines", "One word a line", wide=True),
+    SpecField("arguments", "Further arguments", "lines", "One word a line; of a command, the whole of it", wide=True),
     SpecField("environment", "Environment", "pairs", "NAME=value, one a line", wide=True),
     SpecField(
         "secrets", "Secrets", "secrets", "VARIABLE=name of the secret, one a line; the value is never shown", wide=True
@@ -113,7 +159,10 @@ def typed(post: QueryDict) -> dict[str, str]:
 def spec_body(post: QueryDict) -> dict[str, Any]:
     """The Spec's fields out of a form, without name and nodes; empty ones keep their defaults. Raises Refused."""
     body: dict[str, Any] = {}
+    engine, runtime = post.get("engine", ""), post.get("runtime", "")
     for name, field in FIELDS.items():
+        if not field.matters(engine, runtime):
+            continue
         text = post.get(name, "").replace("\r\n", "\n").strip()
         if text or name in ("model", "model_path"):  # these two have no default
             body[name] = _value(field, text)

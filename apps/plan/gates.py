@@ -126,6 +126,20 @@ def _ports_free(gate: Gate, stdout: str, exit_code: int) -> Judged:
     return Judged(True, message=f"port {', '.join(map(str, gate['ports']))} is free")
 
 
+def _port_listening(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    """`docker inspect`'s state of a container, then the node's listening sockets."""
+    port, name = int(gate["port"]), gate.get("container", "the engine")
+    first, _, rest = stdout.partition("\n")
+    alive = _container_running(gate, first, 0)
+    if alive.failed:
+        return alive
+    if exit_code != 0:
+        return Judged(False, message=f"neither ss nor /proc/net/tcp answered (exit {exit_code})")
+    if port in _listening(rest):
+        return Judged(True, message=f"{name} listens on {port}")
+    return Judged(False, message=f"nothing listens on {port} yet")
+
+
 def _container_running(gate: Gate, stdout: str, exit_code: int) -> Judged:
     name = gate.get("container", "the container")
     words = stdout.split()
@@ -226,6 +240,7 @@ JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "ports_free": _ports_free,
     "ray_nodes": _ray_nodes,
     "container_running": _container_running,
+    "port_listening": _port_listening,
     "process_alive": _process_alive,
     "network_answers": _network_answers,
 }
@@ -235,6 +250,7 @@ TIMEOUTS = {
     "ports_free": "port_busy",
     "ray_nodes": "ray_join_timeout",
     "container_running": "exited",
+    "port_listening": "load_stalled",
     "process_alive": "exited",
     "network_answers": "fabric_reverted",
 }

@@ -9,9 +9,10 @@ from apps.plan import proofs
 from apps.plan.commands import docker, node
 from apps.plan.spec import Spec
 from apps.plan.step import Step
-from apps.shell import Command, Secret, Shell
+from apps.shell import Command, Secret, Shell, script
 
 READY_SILENCE_S = 900.0  # without any progress of the load
+MEETING_S = 900.0  # from the start of the head's engine to the port where the ranks meet: it imports and reads first
 GIB = 1 << 30
 
 
@@ -59,6 +60,7 @@ def serve(
     rank: int,
     title: str = "Serve",
     follows: str = "vllm",
+    container: str = "",
 ) -> Step:
     return Step(
         key=serve_key(name),
@@ -70,6 +72,7 @@ def serve(
         secrets=tuple(secrets),
         rank=rank,
         follows=follows,
+        container=container,
     )
 
 
@@ -83,6 +86,7 @@ def follow(key: str, name: str, container: str, *, follows: str, rank: int | Non
         commands=(docker.logs(container).text,),
         rank=rank,
         follows=follows,
+        container=container,
     )
 
 
@@ -98,6 +102,23 @@ def container_running(key: str, name: str, container: str) -> Step:
         every_s=1.0,
         within_s=60.0,
         why="goes on when Docker says running",
+    )
+
+
+def port_listening(key: str, name: str, port: int, container: str) -> Step:
+    """The port is only looked for in the node's tables: connecting to it would be taken for a rank."""
+    asked = script(docker.state(container), node.listening())
+    return Step(
+        key=key,
+        node=name,
+        title=f"Wait until {container} listens on {port}",
+        kind="wait",
+        script=asked.text,
+        commands=(docker.state(container).text, "ss -H -ltn"),
+        gate={"name": "port_listening", "port": port, "container": container},
+        every_s=2.0,
+        within_s=MEETING_S,
+        why=f"goes on when something listens on {port}, where the other ranks look for it",
     )
 
 
@@ -174,6 +195,23 @@ def api_url(spec: Spec) -> str:
     anywhere = spec.api_host in ("", "0.0.0.0", "::", "localhost")  # noqa: S104  # compared, not bound
     host = "127.0.0.1" if anywhere else spec.api_host
     return f"http://{f'[{host}]' if ':' in host else host}:{spec.port}"
+
+
+def healthy(spec: Spec, head: str, engine: str) -> Step:
+    url = f"{api_url(spec)}/health"
+    return Step(
+        key=f"serve.healthy.{head}",
+        node=head,
+        title=f"Wait until {engine} says that it is ready",
+        kind="ready",
+        url=url,
+        model=spec.model_name,
+        gate={"name": "health"},
+        every_s=2.0,
+        within_s=READY_SILENCE_S,
+        commands=(f"# GET {url} through SSH",),
+        why=f"goes on when {url} answers 200: it says 503 while it loads or warms up, and the list of models is there before",
+    )
 
 
 def ready(spec: Spec, head: str) -> Step:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
+from apps.diagnosis.readers import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
-from apps.diagnosis.vllm import Reader as VllmReader
 from apps.facts import probe
 from apps.facts.sheet import Sheet
 from apps.plan import gates, proofs
@@ -43,12 +44,14 @@ GIVE_UP_S = 1800.0  # a node with a job of ours on it is looked for this long
 AWAY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # then every 15 s
 PROBE_TIMEOUT_S = 60.0
 PROBE_TRIES = 3  # of a node that was too busy to answer something that plans rest on
+MEETING_SILENCE_S = 360.0  # NCCL needs seconds; SGLang's own watchdog ends a rank after 300 s, which says more
 NEEDED = ("machine", "memory", "gpu-query", "docker", "containers", "images", "addresses", "fabric", "models")
 LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
 DEAD_LOOKS = 3
-SILENT_DEATHS = ("exited", "rank_lost")
+SILENT_DEATHS = ("exited", "rank_lost", "ray_ended", "container_killed")
+FROM_OUTSIDE = ("137", "143")  # exit codes of docker kill and docker stop
 OUT_OF_SIGHT = (
     CannotReach,
     KeyProblem,
@@ -467,8 +470,8 @@ class Executor:
         return next(s for stage in self.plan.stages for s in stage.steps if s.key == key)
 
     def _reader(self, key: str) -> Reader | None:
-        if key not in self.readers and self._step(key).follows in ("vllm", "ray"):
-            reader: Reader = VllmReader()
+        reader = reader_of(self._step(key).follows) if key not in self.readers else None
+        if reader is not None:
             for data in self.journal.stored(key):
                 reader.feed(data)
             self.readers[key] = reader
@@ -590,38 +593,43 @@ class Executor:
             return
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
-        stamp = f"try {tries}"
+        stamp, path = f"try {tries}", urlsplit(step.url).path
         if isinstance(answer, HttpAnswer):
-            if answer.status == 200 and api.models(answer.status, answer.body, wanted=step.model).served:
-                self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
+            if _is_ready(step, answer):
+                said = "answers 200" if step.gate.get("name") == "health" else f"names {step.model}"
+                self.journal.note(step.key, f"{stamp}: {path} {said}")
                 self.journal.finish(
-                    step.key, "succeeded", note=f"names {step.model} after {tries} {'try' if tries == 1 else 'tries'}"
+                    step.key, "succeeded", note=f"{said} after {tries} {'try' if tries == 1 else 'tries'}"
                 )
                 return
             if answer.status in LOCKED and step.gate.get("locked") == "fine":
                 self.journal.finish(step.key, "succeeded", note="an API answers there and wants a key")
                 return
-            words = f"/v1/models answers {answer.status}: {_not_yet(answer, step.model)}"
+            words = f"{path} answers {answer.status}: {_not_yet(answer, step)}"
         else:
             words = (
-                "/v1/models refused, the engine is loading"
+                f"{path} refused, the engine is loading"
                 if answer.reason == "refused"
-                else f"/v1/models: {answer.evidence or answer.reason}"
+                else f"{path}: {answer.evidence or answer.reason}"
             )
         key = f"words {step.key}"
         if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
+        self._judge_silence(step, words)
+
+    def _judge_silence(self, step: Step, words: str) -> None:
+        """Too long without anything new. While the ranks look for each other it is known sooner that they don't find one another."""
         silent = time.monotonic() - self.moved_at.get(step.service, self.made_at)
-        if silent > step.within_s:
-            mine = [r for key, r in self.readers.items() if self._step(key).service == step.service]
-            loading = any(isinstance(r.reading().progress, object) and not r.reading().ready for r in mine)
-            self.journal.finish(
-                step.key,
-                "failed",
-                reason="load_stalled" if loading else "http_never_ready",
-                evidence=f"nothing new for {silent:.0f} s; last: {words}",
-            )
+        mine = [one for key, one in self.readers.items() if self._step(key).service == step.service]
+        readings = [reader.reading() for reader in mine]
+        meeting = any(reading.facts.get("meeting") for reading in readings)
+        if silent <= (min(step.within_s, MEETING_SILENCE_S) if meeting else step.within_s):
+            return
+        loading = any(not reading.ready for reading in readings)
+        reason = "nccl_init_hang" if meeting else "load_stalled" if loading else "http_never_ready"
+        what = "the ranks look for each other and nothing is new" if meeting else "nothing new"
+        self.journal.finish(step.key, "failed", reason=reason, evidence=f"{what} for {silent:.0f} s; last: {words}")
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
@@ -645,18 +653,23 @@ class Executor:
             evidence = f"{self._whose(self._step(key))}{failure.evidence}"
             self.journal.finish(step.key, "failed", reason=failure.reason, evidence=evidence)
             return True
+        if self._container_may_have_ended(step, served, ended):
+            return False
         first = ended[0]
+        reason, how = _how_ended(first, self.said.get(f"exit {first.key}", ""))
         tail = self.journal.tail(first.key)
-        code = self.said.get(f"exit {first.key}", "")
-        ended_how = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
-        reason = "exited" if first.rank in (self._first_rank(first.service), None) else "rank_lost"
-        self.journal.finish(
-            step.key,
-            "failed",
-            reason=reason,
-            evidence=f"{self._whose(first)}{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
-        )
+        evidence = f"{self._whose(first)}{how}; last line: {tail[-1] if tail else '(none)'}"
+        self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         return True
+
+    def _container_may_have_ended(self, step: Step, served: list[Step], ended: list[Step]) -> bool:
+        """A program in a container ends with the container, and the looks may show that first: the container is given a few
+        more, so that its end is not called the program's."""
+        around = [one for one in served if one.container and one.node in {each.node for each in ended}]
+        if any(one.container for one in ended) or not around:
+            return False
+        self.dead[step.key] = self.dead.get(step.key, 0) + 1
+        return self.dead[step.key] < DEAD_LOOKS
 
     def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
         budget = self.journal.recall(step.key, "budget", step.max_tokens)
@@ -935,12 +948,33 @@ def _kind(step: Step) -> str:
     return str(step.gate.get("kind", "chat"))
 
 
-def _not_yet(answer: HttpAnswer, wanted: str) -> str:
-    """Why an answer of /v1/models is not the one that is waited for."""
+def _is_ready(step: Step, answer: HttpAnswer) -> bool:
+    if step.gate.get("name") == "health":
+        return answer.status == 200
+    return answer.status == 200 and bool(api.models(answer.status, answer.body, wanted=step.model).served)
+
+
+def _not_yet(answer: HttpAnswer, step: Step) -> str:
+    """Why an answer is not the one that is waited for."""
+    wanted = step.model
     found = api.models(answer.status, answer.body, wanted=wanted)
-    if found.ok:
+    if found.ok and step.gate.get("name") != "health":
         return f"it names {', '.join(found.names) or 'nothing'}, not {wanted}: another process listens there"
     return api.endpoint(answer.status, answer.body).sentence
+
+
+def _how_ended(step: Step, code: str) -> tuple[str, str]:
+    """The reason and the words for a followed process that ended without its log saying why: Ray, its container, or the engine
+    alone."""
+    ended = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
+    if step.container and code in FROM_OUTSIDE:
+        return (
+            "container_killed",
+            f"{step.container} on {step.node} was stopped or killed from outside, exit code {code}",
+        )
+    if step.container and step.key.startswith("cluster.ray-"):
+        return "ray_ended", f"Ray in {step.container} on {step.node} {ended}"
+    return "exited" if step.rank in (0, None) else "rank_lost", f"{step.title} {ended}"
 
 
 def _lost(look: JobLook) -> str:

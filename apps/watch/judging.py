@@ -10,6 +10,7 @@ from typing import Any
 from apps.facts.values import Container, GpuProcess, Unit
 
 GIB = 1 << 30
+FROM_OUTSIDE = (137, 143)  # exit codes of docker kill and docker stop
 SURE = 2  # looks that must agree before an alarm, where one look could be wrong
 
 
@@ -187,9 +188,22 @@ def _without_reboot(
             )
         return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.", sure=False)
     away = [rank for rank in gone if rank not in emptied]
-    said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone"] if away else []
+    said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone{_how(away, seen)}"] if away else []
     said += [f"the engine of {_numbered([rank])} ended, its container is still up" for rank in emptied]
     return Conclusion("degraded", "rank_lost", f"{_words(said)}; one dead rank is a dead service.", sure=False)
+
+
+def _how(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> str:
+    """` (its container was stopped or killed, exit code 137)`: of one rank whose container is still there to tell."""
+    if len(ranks) != 1 or not ranks[0].container:
+        return ""
+    found = next((c for c in seen[ranks[0].node].containers or () if c.name == ranks[0].container), None)
+    if found is None or found.state not in ("exited", "dead") or found.exit_code is None:
+        return ""
+    if found.exit_code in FROM_OUTSIDE:
+        return f" (its container was stopped or killed from outside, exit code {found.exit_code})"
+    main = "Ray in its container" if ranks[0].job_id else "its container"
+    return f" ({main} ended with exit code {found.exit_code})"
 
 
 def _numbered(ranks: Sequence[RankWanted]) -> str:

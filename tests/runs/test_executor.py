@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from apps.plan.step import Plan, Stage
+from apps.plan.stories import launch
 from apps.remote.jobs import JobNotStarted
-from apps.remote.transport import CannotReach, JobLook
+from apps.remote.transport import CannotReach, HttpFailed, JobLook
 from apps.runs import executor
 from apps.runs.executor import Executor
-from tests.runs.memory import MemoryDoors, MemoryJournal, served_on
+from tests.plan.sheets import GIVEN, pair, qwen35, sglang
+from tests.runs.memory import MemoryDoors, MemoryJournal, MemoryNode, served_on
 
 CANCEL_STARTS_S = 5.0  # the promise, with 64 ranks followed
 
@@ -21,9 +25,9 @@ CANCEL_STARTS_S = 5.0  # the promise, with 64 ranks followed
 class Working:
     """An executor at work in a thread, as in a worker."""
 
-    def __init__(self, nodes: int, **spec: object) -> None:
-        names = [f"spark-{number}" for number in range(nodes)]
-        self.plan = served_on(names, **spec)
+    def __init__(self, nodes: int, plan: Plan | None = None, **spec: object) -> None:
+        names = list(plan.nodes) if plan else [f"spark-{number}" for number in range(nodes)]
+        self.plan = plan or served_on(names, **spec)
         self.journal, self.doors = MemoryJournal(self.plan), MemoryDoors(names)
         self.made = Executor(self.plan, self.journal, self.doors, run_id=1, code="abc", environment_of=lambda _: {})  # type: ignore[arg-type]
         self.over = threading.Event()
@@ -48,8 +52,8 @@ class Working:
 
 
 @contextmanager
-def working(nodes: int, **spec: object) -> Iterator[Working]:
-    made = Working(nodes, **spec)
+def working(nodes: int, plan: Plan | None = None, **spec: object) -> Iterator[Working]:
+    made = Working(nodes, plan, **spec)
     try:
         yield made
     finally:
@@ -217,3 +221,72 @@ def test_who_takes_a_run_over_at_its_very_end_gives_back_what_the_other_held() -
         assert heir.work(time.monotonic() + 5)
         assert run.journal.ends == [("succeeded", None, "")] and run.doors.held == set()
         heir.close()
+
+
+def ray_head() -> Plan:
+    """What follows a Ray head of one node, from its own planner: the container's log, whose exit code is the container's own,
+    and `vllm serve` by `docker exec`."""
+    spec = qwen35(nodes=("spark-1a32",), tensor_parallel=1, gpu_memory_utilization=0.5)
+    made = launch(spec, pair(busy=False), given=GIVEN)
+    kept = [step for stage in made.stages for step in stage.steps if step.kind in ("serve", "ready")]
+    kept = [replace(step, every_s=0.05) if step.kind == "ready" else step for step in kept]
+    return replace(made, stages=(Stage("Serve", "loading", tuple(kept)),), spec={**made.spec, "on_rank_lost": "report"})
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason", "words"),
+    [
+        ({"serve.engine.spark-1a32": 137}, "exited", "Serve ended with 137"),
+        (
+            {"cluster.ray-head-log.spark-1a32": 1, "serve.engine.spark-1a32": 137},
+            "ray_ended",
+            "Ray in vllm-qwen35-r0 on spark-1a32 ended with 1",
+        ),
+        (
+            {"cluster.ray-head-log.spark-1a32": 137, "serve.engine.spark-1a32": 137},
+            "container_killed",
+            "vllm-qwen35-r0 on spark-1a32 was stopped or killed from outside, exit code 137",
+        ),
+    ],
+    ids=["serve alone", "Ray alone", "the container"],
+)
+def test_the_three_ends_of_a_ray_head_have_three_names(
+    monkeypatch: pytest.MonkeyPatch, ends: dict[str, int], reason: str, words: str
+) -> None:
+    codes: dict[str, int] = {}
+
+    def look(node: MemoryNode, asked: Sequence[tuple[str, int]], *, limit: int = 0) -> list[JobLook]:
+        return [
+            JobLook(job, "exited" if job in codes else "running", b"", offset, codes.get(job), None, pid=7)
+            for job, offset in asked
+        ]
+
+    monkeypatch.setattr(MemoryNode, "look", look)
+    monkeypatch.setattr(Executor, "_ask", lambda *_: HttpFailed("refused", "nothing listens"))
+    with working(0, plan=ray_head()) as made:
+        made.until(lambda: all(made.journal.job_id(key) for key in ends))
+        codes.update({made.journal.job_id(key): code for key, code in ends.items()})
+        assert made.over.wait(20)
+        assert made.journal.ends[0][:2] == ("failed", reason), made.journal.ends
+        assert words in made.journal.ends[0][2]
+
+
+def test_ranks_that_never_find_each_other_are_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's logs stop in the middle of their meeting: that is known before an ordinary load would be called stalled."""
+    monkeypatch.setattr(executor, "MEETING_SILENCE_S", 0.5)
+    said = b"[2026-08-27 11:00:02 TP0] Init torch distributed begin.\n[2026-08-27 11:00:04 TP0] sglang is using nccl==2.28.3\n"
+
+    def look(node: MemoryNode, asked: Sequence[tuple[str, int]], *, limit: int = 0) -> list[JobLook]:
+        return [JobLook(job, "running", said[offset:], len(said), None, None, pid=7) for job, offset in asked]
+
+    monkeypatch.setattr(MemoryNode, "look", look)
+    monkeypatch.setattr(Executor, "_ask", lambda *_: HttpFailed("refused", "nothing listens"))
+    monkeypatch.setattr(MemoryJournal, "started_at", lambda *_: 0.0)
+    plan = launch(sglang(), pair(busy=False), given=GIVEN)
+    kept = [step for stage in plan.stages for step in stage.steps if step.kind in ("serve", "ready")]
+    kept = [replace(step, every_s=0.05) if step.kind == "ready" else step for step in kept]
+    stages = (Stage("Serve", "loading", tuple(kept)),)
+    with working(0, plan=replace(plan, stages=stages, spec={**plan.spec, "on_rank_lost": "report"})) as made:
+        assert made.over.wait(20)
+        assert made.journal.ends[0][:2] == ("failed", "nccl_init_hang"), made.journal.ends
+        assert "look for each other" in made.journal.ends[0][2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder, holders, is_ours
 from apps.diagnosis.reasons import REASONS
@@ -23,7 +24,7 @@ def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem
         found, theirs = way.in_the_way(spec, sheet, sheets, given), others.of_holders(sheet, given)
         strangers = [one for one in found if (one.kind, one.name) not in theirs]
         held = ports.of_others(spec, sheet, given)
-        yield from others.check(spec, sheet, found, held, given)
+        yield from others.check(spec, sheet, found, held, given, partial(ports.instead, spec, sheet, given))
         if strangers:
             yield from _memory(sheet, strangers, given)
         elif not found:

@@ -3,7 +3,7 @@ never cleared from here: whoever wants the node stops that deployment by its own
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder
@@ -90,10 +90,15 @@ def of_listener(
 
 
 def check(
-    spec: Spec, sheet: Sheet, found: Sequence[Holder], ports: Mapping[int, Other], given: Given
+    spec: Spec,
+    sheet: Sheet,
+    found: Sequence[Holder],
+    ports: Mapping[int, Other],
+    given: Given,
+    free: Callable[[Sequence[int]], Mapping[str, int]] = lambda ports: {},
 ) -> Iterator[Problem]:
     """One stop for each deployment of ours that has what this one needs on the node. `found`: what is in the way for its
-    memory; `ports`: those of ours that others have."""
+    memory; `ports`: those of ours that others have; `free`: fields and ports to take instead of these."""
     theirs = of_holders(sheet, given)
     held = [(theirs[one.kind, one.name], one) for one in found if (one.kind, one.name) in theirs]
     named = {one.service: _same_name(one, sheet, given) for one in together.on(spec, sheet.node)}
@@ -112,7 +117,8 @@ def check(
         said += [
             f"{one.kind} {one.name}, which is not cleared" for one in wanted if theirs[one.kind, one.name] is other
         ]
-        yield _stop(other, sheet, said, [one for whose, one in held if whose is other])
+        instead = dict(free([port for port, whose in ports.items() if whose is other]))
+        yield _stop(other, sheet, said, [one for whose, one in held if whose is other], instead)
 
 
 def _memory(found: Sequence[Holder]) -> Iterator[str]:
@@ -129,7 +135,7 @@ def _same_name(spec: Spec, sheet: Sheet, given: Given) -> Other | None:
     return of_container(found, given) if found else None
 
 
-def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder]) -> Problem:
+def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder], free: Mapping[str, int]) -> Problem:
     does = DOES.get(other.state, "has something left")
     first = f"Stop {other.name} first"
     if other.state == "stopping":
@@ -142,10 +148,17 @@ def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder
         title=f"{other.name} {does} on {sheet.node}",
         node=sheet.node,
         meaning=f"It has {_listed(said)}. Nothing of it is stopped from here." if said else "",
-        remedy=f"{first}, or choose {_instead(said, held)}.",
+        remedy=f"{first}, or choose {_instead(said, held)}{free_words(free) if not held else ''}.",
         evidence=", ".join(f"{one.name} {one.bytes / GIB:.1f} GiB" for one in held if one.bytes),
         deployment=other.id,
+        change={} if held else dict(free),
     )
+
+
+def free_words(free: Mapping[str, int]) -> str:
+    """`: port 30001 is free`, with the field where it is not the API's own port; empty for nothing."""
+    said = [f"port {port} is free" if name == "port" else f"{port} is free as {name}" for name, port in free.items()]
+    return f": {' and '.join(said)}" if said else ""
 
 
 def _instead(said: Sequence[str], held: Sequence[Holder]) -> str:

@@ -66,6 +66,7 @@ class Container:
     image: str
     labels: Labels
     command: tuple[str, ...]
+    entrypoint: str = ""  # a program in place of the image's own entry point; empty: the image's own
     environment: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()  # variables, passed by name
     mounts: tuple[tuple[str, str], ...] = ()  # (folder on the node, folder inside), read-only
@@ -93,6 +94,8 @@ class Container:
             parts += ["-e", f"{name}={value}"]
         for variable in self.secrets:
             parts += ["-e", variable]
+        if self.entrypoint:
+            parts += ["--entrypoint", self.entrypoint]
         parts += self.labels.options()
         return words(*parts, self.image, *self.command)
 

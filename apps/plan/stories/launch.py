@@ -10,17 +10,16 @@ from apps.diagnosis.findings.holders import discrete, is_ours
 from apps.facts.sheet import Sheet
 from apps.plan import preflight, steps, together
 from apps.plan.checks.others import without_theirs
-from apps.plan.engines import command, vllm
+from apps.plan.engines import table
 from apps.plan.engines.site import Site, container_name, sites
 from apps.plan.fit import SLACK_BYTES, claim_bytes
 from apps.plan.fit_together import fit_all
 from apps.plan.found import container_of, known
 from apps.plan.problems import needed_ports, problems
 from apps.plan.spec import Given, Spec, validate
-from apps.plan.step import Plan, Problem, Stage, Step
+from apps.plan.step import Plan, Problem, Setting, Stage, Step
 from apps.plan.stories import ground
 
-ENGINES = {"vllm": vllm.stages, "command": command.stages}
 DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
 
 
@@ -35,11 +34,13 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
     """A launch or a relaunch; they differ in what is torn down first."""
     given = replace(given, standing=standing(spec, sheets, given))
     stages: tuple[Stage, ...] = ()
+    settings: tuple[Setting, ...] = ()
     serves = serving_already(spec, sheets, given)
     found = (serves,) if serves else problems(spec, sheets, given)
     given = without_theirs(sheets, given)
     if not serves and not validate(spec):
         stages = _stages(story, spec, sheets, given)
+        settings = _settings(spec, sheets) if stages else ()
     return Plan(
         story=story,
         deployment=given.deployment,
@@ -50,6 +51,7 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
         problems=found,
         spec=spec.to_json(),
         kept=tuple(one.service for one in together.kept(spec, given)) if stages else (),
+        settings=settings,
     )
 
 
@@ -66,7 +68,17 @@ def _stages(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -
     for number, one in enumerate(together.wanted(spec, given)):
         ready = tuple(place for place in places[one.service] if isinstance(place, Site))
         before = _room_again(one, sheets) if number else ()
-        made += together.as_part(spec, one, (*before, *ENGINES[one.engine](one, ready, given)))
+        made += together.as_part(spec, one, (*before, *table.stages(one, ready, given)))
+    return tuple(made)
+
+
+def _settings(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Setting, ...]:
+    """Of all services; those of further ones behind their names."""
+    made: list[Setting] = []
+    for one in spec.each:
+        ready = tuple(place for place in sites(one, sheets) if isinstance(place, Site))
+        found = table.settings(one, ready) if ready else ()
+        made += [replace(each, name=f"{one.label}: {each.name}") if one.service else each for each in found]
     return tuple(made)
 
 
