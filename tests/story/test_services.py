@@ -1,4 +1,5 @@
-"""Three services on one Spark: launched, one killed, only that one launched again, all stopped, and adopted as they are found."""
+"""Three services on one Spark, through the API: launched, one killed, only that one launched again, all stopped; and adopted as they
+are found."""
 
 from __future__ import annotations
 
@@ -6,18 +7,17 @@ import time
 
 import pytest
 
-from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
 from apps.diagnosis.refusal import Refused
 from apps.inventory import services as inventory
-from apps.recipes.models import Recipe
-from apps.recipes.services import current_version
 from apps.remote.jobs import NodeJobs
 from apps.runs import lines, queries, services
 from apps.runs.models import Run
 from apps.runs.working import pool
 from apps.watch import looking
-from tests.story.conftest import ADMIN, HEAD, ended
+from tests.api.conftest import program_of
+from tests.story.conftest import HEAD, ended
+from tests.story.test_engines import Machines
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OURS = {"glm-chat-r0", "glm-embeddings-r0", "glm-reranker-r0"}
@@ -26,6 +26,10 @@ OURS = {"glm-chat-r0", "glm-embeddings-r0", "glm-reranker-r0"}
 def containers(cluster) -> dict[str, str | None]:
     assert cluster.probe().state == "succeeded"
     return {one.name: one.state for one in services.sheets_of([HEAD])[HEAD].containers or ()}
+
+
+def over_http(cluster) -> Machines:
+    return Machines(cluster.lab, program_of("admin"), {HEAD: cluster.head})
 
 
 def on_node(cluster, command: str) -> None:
@@ -44,9 +48,10 @@ def seen_as(deployment: Deployment, state: str, *, looks: int = 8) -> Deployment
 
 
 def test_three_services_on_one_node(cluster):
-    version = current_version(Recipe.objects.get(slug="glm-4.7-flash-stack"))
-    deployment = deployments.create(ADMIN, name="glm", body=version.body, nodes=[HEAD], recipe_version=version)
-    run = ended(cluster.start(deployment), 240)
+    machines = over_http(cluster)
+    asked = {"name": "glm", "recipe": "glm-4.7-flash-stack", "nodes": [HEAD]}
+    deployment = Deployment.objects.get(pk=machines.post("deployments", asked, status=201)["id"])
+    run = machines.run(deployment.pk, "launch")
     assert (run.state, run.reason) == ("succeeded", None), (run.evidence, lines.lines(run, limit=5000)["lines"][-30:])
     assert [row["state"] for row in queries.service_steps(run)] == ["done", "done", "done"]
     proofs = {name: run.outcome[name] for name in ("smoke", "smoke:embeddings", "smoke:reranker")}
@@ -64,12 +69,14 @@ def test_three_services_on_one_node(cluster):
         "reranker: glm-reranker-r0 on spark-1a32"
     )
     assert deployment.evidence.endswith("chat and embeddings serve on.")
-    states = {row["label"]: row["state"] for row in queries.service_states(deployment)}
+    told = machines.api.get(f"deployments/{deployment.pk}").body
+    states = {row["label"]: row["state"] for row in told["services"]}
+    assert [row["endpoint"] or row["tunnel"] for row in told["services"]][2] is None
     assert states == {"chat": "serving", "embeddings": "serving", "reranker": "lost"}
     assert not Run.objects.filter(deployment=deployment, story="stop").exists(), "a dead reranker stops nobody else"
 
     before = containers(cluster)
-    again = ended(cluster.start(deployment, story="relaunch"), 240)
+    again = machines.run(deployment.pk, "relaunch")
     assert again.state == "succeeded", again.evidence
     assert again.plan["kept"] == ["", "embeddings"] and before["glm-chat-r0"] == "running"
     assert {rank.service: rank.run_id for rank in deployment.ranks.all()} == {
@@ -78,7 +85,7 @@ def test_three_services_on_one_node(cluster):
     deployment.refresh_from_db()
     assert deployment.state == "serving" and {row["state"] for row in queries.service_states(deployment)} == {"serving"}
 
-    stopped = ended(cluster.start(deployment, story="stop"), 120)
+    stopped = machines.run(deployment.pk, "stop")
     assert stopped.state == "succeeded", stopped.evidence
     assert [stage["name"] for stage in stopped.plan["stages"]] == ["Stop reranker", "Stop embeddings", "Stop chat"]
     deployment.refresh_from_db()
@@ -90,7 +97,15 @@ def test_a_stack_that_units_keep_is_adopted_watched_and_taken_over(cluster):
     """The start scene: three containers behind four units become one deployment of three services, and nothing is touched."""
     before = containers(cluster)
     things = [("container", name) for name in ("vllm_node", "vllm_embeddings", "reranker")]
-    run = ended(services.adopt(ADMIN, cluster.head, name="glm-found", things=things, reason="it is here"), 90)
+    machines = over_http(cluster)
+    offered = machines.api.get(f"nodes/{cluster.head.pk}/serves").body["serves"]
+    assert [(one["kind"], one["name"]) for one in offered] == things
+    body = {
+        "name": "glm-found",
+        "things": [{"kind": kind, "name": name} for kind, name in things],
+        "reason": "it is here",
+    }
+    run = ended(Run.objects.get(pk=machines.post(f"nodes/{cluster.head.pk}/adopt", body, status=202)["run"]), 90)
     assert (run.state, run.reason) == ("succeeded", None), (
         run.evidence,
         [(s.key, s.state, s.note) for s in run.steps.all()],
@@ -123,9 +138,11 @@ def test_a_stack_that_units_keep_is_adopted_watched_and_taken_over(cluster):
     on_node(cluster, "sudo -n systemctl start vllm-reranker.service")
     seen_as(deployment, "serving", looks=30)
 
-    deployment = deployments.take_over(ADMIN, deployment, reason="ours from now on")
+    assert machines.api.get(f"deployments/{deployment.pk}").body["adopted"]
+    machines.post(f"deployments/{deployment.pk}/take-over", {"reason": "ours from now on"})
+    deployment.refresh_from_db()
     assert not deployment.adopted and containers(cluster) == before
-    stopped = ended(cluster.start(deployment, story="stop"), 120)
+    stopped = machines.run(deployment.pk, "stop")
     assert stopped.state == "succeeded", stopped.evidence
     deployment.refresh_from_db()
     assert deployment.state == "stopped" and deployment.found == []
