@@ -373,8 +373,9 @@ class Executor:
         if step.kind == "end":
             return self._end_job(node, step)
         try:
+            shown = _key_shown(step, self.environment_of(step))
             if step.kind == "ready":
-                return transport.http("GET", step.url, timeout_s=10.0)
+                return transport.http("GET", step.url, timeout_s=10.0, headers=shown)
             body = {
                 "model": step.model,
                 "max_tokens": self.journal.recall(step.key, "budget", step.max_tokens),
@@ -386,7 +387,7 @@ class Executor:
                 step.url,
                 body=json.dumps(body).encode(),
                 timeout_s=120.0,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **shown},
             )
         except HttpFailed as problem:
             return problem
@@ -912,6 +913,12 @@ class Executor:
                     "utf-8", "replace"
                 ).strip() or "its containers are still there"
                 raise RemoteError("cleanup_incomplete", hop=node, evidence=said[-500:])
+
+
+def _key_shown(step: Step, variables: Mapping[str, str]) -> dict[str, str]:
+    """The header with the API's own key, where the deployment gives the engine one. It goes through SSH, never into a command."""
+    keys = [variables[secret.variable] for secret in step.secrets if secret.variable in variables]
+    return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
 
 def _is_ready(step: Step, answer: HttpAnswer) -> bool:
