@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan b1b91e0f415cb6966945bb95f0a14927db6833e77fc0594801d9829203bedeb5
+# plan e2a261a8a862b25137b731ad82b52af791404710c8d0530270412d383e3297e2
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
