@@ -34,7 +34,7 @@ from apps.pages.words import duration_words
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
 from apps.plan.spec import Clear
-from apps.plan.step import Plan, Problem, Step
+from apps.plan.step import Plan, Problem, Setting, Step
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version
 from apps.runs import queries
@@ -210,9 +210,7 @@ def new(request: HttpRequest) -> HttpResponse:
     name = source.get("name", "").strip()
     if request.method == "GET":
         ready = list(Node.objects.filter(state=Node.State.READY).values_list("name", flat=True)[:world])
-        values = forms.shown(
-            version.body if version else {"engine": "vllm", "runtime": "docker", "cluster": "single", "port": 30000}
-        )
+        values = forms.shown(version.body if version else {"engine": "vllm", "runtime": "docker", "cluster": "single"})
         return _form(request, values=values, name=name, chosen=ready, world=world, recipe=recipe)
     nodes = [node for node in request.POST.getlist("nodes") if node]
     on_rank_lost = request.POST.get("on_rank_lost", "stop")
@@ -475,6 +473,14 @@ def problem_rows(plan: Plan, clear: Sequence[Clear]) -> list[dict[str, Any]]:
     return rows
 
 
+def setting_row(one: Setting) -> dict[str, Any]:
+    """A setting for the table: the option's name stands in its first column only."""
+    bare = {
+        key: text.removeprefix(f"{one.name} ") for key, text in (("yours", one.yours), ("effective", one.effective))
+    }
+    return {"name": one.name, "source": one.source, "reason": one.reason, "nodes": one.nodes, **bare}
+
+
 def stage_rows(plan: Plan) -> list[dict[str, Any]]:
     """Stages in order, in each the steps by node; the commands of a step as one text with what it waits for."""
     made = []
@@ -629,7 +635,7 @@ def _show(
         "fine": sum(row["tone"] == "ok" for row in rows),
         "stages": stage_rows(made) if made else [],
         "bars": _bars(made) if made else [],
-        "settings": made.settings if made else (),
+        "settings": [setting_row(one) for one in made.settings] if made else [],
         "ours": sum(one.source == "ours" for one in made.settings) if made else 0,
         "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
         "shown": json.dumps(fingerprints(made)) if made else "",

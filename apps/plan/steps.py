@@ -197,6 +197,14 @@ def api_url(spec: Spec) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{spec.port}"
 
 
+API_KEYS = ("VLLM_API_KEY", "LLAMA_API_KEY")  # variables in which engines take the key of their API
+
+
+def _keys(spec: Spec) -> tuple[Secret, ...]:
+    """The API's own key, by its name: whoever asks the API has to show it."""
+    return tuple(secret for secret in spec.secrets if secret.variable in API_KEYS)
+
+
 def healthy(spec: Spec, head: str, engine: str) -> Step:
     url = f"{api_url(spec)}/health"
     return Step(
@@ -223,6 +231,7 @@ def ready(spec: Spec, head: str) -> Step:
         kind="ready",
         url=url,
         model=spec.model_name,
+        secrets=_keys(spec),
         every_s=2.0,
         within_s=READY_SILENCE_S,
         commands=(f"# GET {url} through SSH",),
@@ -241,6 +250,7 @@ def smoke(spec: Spec, head: str) -> Step:
         url=url,
         gate={} if spec.kind == "chat" else {"kind": spec.kind, "urls": urls[1:]},
         model=spec.model_name,
+        secrets=_keys(spec),
         max_tokens=spec.smoke_max_tokens,
         within_s=300.0,
         commands=(f"# POST {' or '.join(urls)} through SSH",),

@@ -374,15 +374,16 @@ class Executor:
         if step.kind == "end":
             return self._end_job(node, step)
         try:
+            shown = _key_shown(step, self.environment_of(step))
             if step.kind == "ready":
-                return transport.http("GET", step.url, timeout_s=10.0)
+                return transport.http("GET", step.url, timeout_s=10.0, headers=shown)
             url, budget = self._proof_url(step), self.journal.recall(step.key, "budget", step.max_tokens)
             return transport.http(
                 "POST",
                 url,
                 body=proofs.body(_kind(step), step.model, url=url, max_tokens=budget),
                 timeout_s=120.0,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **shown},
             )
         except HttpFailed as problem:
             return problem
@@ -946,6 +947,12 @@ class Executor:
 
 def _kind(step: Step) -> str:
     return str(step.gate.get("kind", "chat"))
+
+
+def _key_shown(step: Step, variables: Mapping[str, str]) -> dict[str, str]:
+    """The header with the API's own key, where the deployment gives the engine one. It goes through SSH, never into a command."""
+    keys = [variables[secret.variable] for secret in step.secrets if secret.variable in variables]
+    return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
 
 
 def _is_ready(step: Step, answer: HttpAnswer) -> bool:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from apps.plan.step import Plan, Stage
+from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import launch
 from apps.remote.jobs import JobNotStarted
-from apps.remote.transport import CannotReach, HttpFailed, JobLook
+from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed, JobLook
 from apps.runs import executor
 from apps.runs.executor import Executor
+from apps.shell import Secret
 from tests.plan.sheets import GIVEN, pair, qwen35, sglang
 from tests.runs.memory import MemoryDoors, MemoryJournal, MemoryNode, served_on
 
@@ -281,7 +282,6 @@ def test_ranks_that_never_find_each_other_are_named_as_such(monkeypatch: pytest.
 
     monkeypatch.setattr(MemoryNode, "look", look)
     monkeypatch.setattr(Executor, "_ask", lambda *_: HttpFailed("refused", "nothing listens"))
-    monkeypatch.setattr(MemoryJournal, "started_at", lambda *_: 0.0)
     plan = launch(sglang(), pair(busy=False), given=GIVEN)
     kept = [step for stage in plan.stages for step in stage.steps if step.kind in ("serve", "ready")]
     kept = [replace(step, every_s=0.05) if step.kind == "ready" else step for step in kept]
@@ -290,3 +290,42 @@ def test_ranks_that_never_find_each_other_are_named_as_such(monkeypatch: pytest.
         assert made.over.wait(20)
         assert made.journal.ends[0][:2] == ("failed", "nccl_init_hang"), made.journal.ends
         assert "look for each other" in made.journal.ends[0][2]
+
+
+ASK = Executor._ask  # before the fixture takes it away
+
+
+def test_the_apis_own_key_is_shown_to_it_and_stands_in_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Mapping[str, str]] = []
+
+    def http(node: MemoryNode, method: str, url: str, *, headers: Mapping[str, str], **_: object) -> HttpAnswer:
+        seen.append(headers)
+        return HttpAnswer(503, {}, b"")
+
+    monkeypatch.setattr(MemoryNode, "http", http, raising=False)
+    monkeypatch.setattr(Executor, "_ask", ASK)
+    spec = qwen35(secrets=(Secret("VLLM_API_KEY", "api"), Secret("HF_TOKEN", "hub")))
+    plan = launch(spec, pair(busy=False), given=GIVEN)
+    asking = [step for stage in plan.stages for step in stage.steps if step.kind in ("ready", "smoke")]
+    assert [step.secrets for step in asking] == [(Secret("VLLM_API_KEY", "api"),)] * 2
+    made = Executor(
+        plan, MemoryJournal(plan), MemoryDoors(plan.nodes), run_id=1, code="abc",
+        environment_of=lambda step: {one.variable: "k3y" for one in step.secrets},
+    )  # type: ignore[arg-type]  # fmt: skip
+    for step in asking:
+        made._ask(step.node, step)
+    made.close()
+    assert [headers["Authorization"] for headers in seen] == ["Bearer k3y"] * 2
+    assert "k3y" not in str(plan.to_json())
+
+
+def test_health_is_no_list_of_models() -> None:
+    """llama.cpp lists its model before it can answer; SGLang says 503 while it warms up."""
+    health = Step("h", "n", "t", "ready", url="http://127.0.0.1:1/health", model="m", gate={"name": "health"})
+    models = replace(health, url="http://127.0.0.1:1/v1/models", gate={})
+    named = HttpAnswer(200, {}, b'{"object":"list","data":[{"id":"m","object":"model"}]}')
+    loading = HttpAnswer(503, {}, b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}')
+    assert executor._is_ready(health, HttpAnswer(200, {}, b'{"status":"ok"}'))
+    assert executor._is_ready(models, named) and not executor._is_ready(models, loading)
+    assert not executor._is_ready(health, loading)
+    assert not executor._is_ready(replace(models, model="another"), named)

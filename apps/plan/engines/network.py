@@ -10,7 +10,7 @@ def variables(fabric: Fabric | None) -> tuple[Variable, ...]:
     """Nothing on a single node. The GID index only where the node's own tables name one for all of these ports."""
     if fabric is None:
         return ()
-    at = f"{fabric.interface} has {fabric.address}, by which the other nodes reach this one"
+    at = "the interface that has the address by which the other nodes reach this one"
     made = [
         Variable("NCCL_SOCKET_IFNAME", fabric.nccl_interface, reason=at),
         Variable("GLOO_SOCKET_IFNAME", fabric.interface, reason=at),
