@@ -9,11 +9,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import explain, logs, probe, takeover
+from bench import cancel, explain, logs, probe, takeover
 from bench.measure import CannotMeasure, Figures, machine
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
     "takeover": ("from kill -9 of the worker in the middle of a load to the next stored line", takeover.measured),
+    "cancel": ("a cancel while no worker lives: from a worker's return until the nodes are clean", cancel.measured),
     "probe": ("what it costs to probe 1, 16 and 64 nodes, and the same by ssh, pyinfra and ansible", probe.measured),
     "logs": (
         "from a job's file to the browser: lines a second, latency, memory, and the same by other ways",

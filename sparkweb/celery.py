@@ -3,7 +3,7 @@
 import os
 
 from celery import Celery
-from celery.signals import after_task_publish, beat_init, worker_ready
+from celery.signals import after_task_publish, beat_init, worker_ready, worker_shutting_down
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
 
@@ -40,6 +40,14 @@ def say_alive(**_: object) -> None:
     working.release_dead()
     heartbeat.start()
     Finder().start()
+
+
+@worker_shutting_down.connect
+def leave(**_: object) -> None:
+    """Slices end at their next round and are taken up by another worker, or by the next one."""
+    from apps.runs import ending
+
+    ending.ask()
 
 
 @beat_init.connect

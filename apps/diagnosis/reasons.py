@@ -318,7 +318,7 @@ _CONFLICT = [
             "Another installation works there",
             "Another installation of sparkweb works on this node.",
             "Wait until it is done and start again. When it is gone for good, an editor removes its lock: on the node's page, "
-            "under *Another installation holds it*.",
+            "under *Locks of other installations*.",
             "",
         ),
         (

@@ -14,6 +14,9 @@ A job is a folder `~/.local/state/sparkweb/jobs/<id>/` on the node. Needed there
 - `scope`: the systemd scope of the job, where the user's own systemd lives on without a login (`loginctl enable-linger`): its
   control group tells exactly who belongs to the job;
 - `cancel`: somebody asked for the end; a start that comes later does not happen any more.
+
+Where somebody deleted the folder of a job that runs, its processes still say whose they are: it is told as running with the note
+`log_gone`, is not started a second time, and can be ended. Without such a process it is `missing`.
 """
 
 from __future__ import annotations

@@ -22,11 +22,22 @@ lives() {  # PID START: that very process, and not as a zombie
 }
 boot_id_now() { boot_now=-; { read -r boot_now < "$boot_id_path"; } 2>/dev/null; boot_now=${boot_now:--}; }
 size_of() { size=$(wc -c < "$1" 2>/dev/null) || size=0; size=$((${size:-0})); }
+carrying() {  # WORDS… -> carriers: processes that have each of these words in their environment, as " pid pid "
+  carriers=' '
+  for file in $(grep -alsF -- "$1" /proc/[0-9]*/environ 2>/dev/null); do
+    for each; do
+      tr '\0' '\n' < "$file" 2>/dev/null | grep -qxF -- "$each" || continue 2
+    done
+    file=${file#/proc/}; carriers="$carriers${file%/environ} "
+  done
+}
+without_folder() { carrying "SPARKWEB_JOB=$1" "HOME=$HOME"; [ "$carriers" != ' ' ]; }
 """
 
 # end_tree TENTHS: TERM the tree of $id, KILL what is left after TENTHS/10 seconds; `tree` then holds who survived.
 # Members are kept as "pid:start" over all rounds: a process whose parent died can't be found by its parent any more.
-# The mark names the keeper's process and not only the job: two homes of one user may hold jobs of the same id.
+# The mark names the keeper's process and not only the job: two homes of one user may hold jobs of the same id. Where somebody
+# deleted the folder and nobody knows the keeper any more, the job's name and the home tell whose a process is.
 TREE = r"""
 find_tree() {
   procs=
@@ -34,14 +45,9 @@ find_tree() {
     pid=${stat#/proc/}; pid=${pid%/stat}
     if stat_of "$pid" && [ "$state" != Z ] && [ "$state" != X ]; then procs="$procs $pid:$ppid:$session:$start"; fi
   done
-  marked=' '
   same_boot && here=yes || here=no
-  mark=SPARKWEB_KEEPER=$keeper.$keeperstart.$id
-  for file in $(grep -alsF -- "$mark" /proc/[0-9]*/environ 2>/dev/null); do
-    if tr '\0' '\n' < "$file" 2>/dev/null | grep -qxF -- "$mark"; then
-      file=${file#/proc/}; marked="$marked${file%/environ} "
-    fi
-  done
+  if [ "$keeper" = - ]; then without_folder "$id"; else carrying "SPARKWEB_KEEPER=$keeper.$keeperstart.$id"; fi
+  marked=$carriers
   unit=
   if [ $here = yes ] && [ -e "$dir/scope" ]; then { read -r unit < "$dir/scope"; } 2>/dev/null; fi
   if [ -n "$unit" ]; then  # exact: nobody leaves his control group by a session or an environment of his own
@@ -113,7 +119,9 @@ end_tree() {
 # {nonce} also names this candidate's files and ends the here-documents.
 START = r"""
 mkdir -p "$base" && {{ mkdir "$dir" 2>/dev/null || [ -d "$dir" ]; }} || {{ echo "cannot make $dir" >&2; exit 73; }}
-if [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ]; then
+if [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ] && without_folder "$id"; then
+  rmdir "$dir" 2>/dev/null  # it runs, and somebody deleted its folder
+elif [ ! -e "$dir/pid" ] && [ ! -e "$dir/cancel" ]; then
   cat > "$dir/wrapper.$nonce" <<'{nonce}' || exit 74
 {wrapper}
 {nonce}
@@ -278,7 +286,10 @@ rm -f "$dir"/env.*
 LOOK = r"""
 judge() {  # of $dir -> state size code pid boot reason note
   verdict=missing size=0 code=- keeper=- keeperstart=- boot=- reason=- note=-
-  [ -d "$dir" ] || return 0
+  if [ ! -d "$dir" ]; then
+    if without_folder "${dir##*/}"; then verdict=running note=log_gone; fi
+    return 0
+  fi
   { read -r keeper keeperstart boot < "$dir/pid"; } 2>/dev/null
   if [ ! -e "$dir/rc" ] && [ "$keeper" != - ]; then
     boot_id_now
@@ -305,7 +316,7 @@ look() {  # ID OFFSET LIMIT
   dir=$base/$1
   judge
   length=$((size - $2))
-  if [ $length -lt 0 ]; then note=log_shrunk; length=0; fi
+  if [ $length -lt 0 ]; then [ $note = log_gone ] || note=log_shrunk; length=0; fi
   if [ $length -gt "$3" ]; then length=$3; fi
   printf '%s %s %s %s %s %s %s %s %s\n' "$nonce" "$1" "$verdict" "$size" "$code" "$keeper" "$boot" "$reason" "$note"
   if [ $length -gt 0 ]; then tail -c "+$(($2 + 1))" "$dir/log" 2>/dev/null | head -c "$length"; fi

@@ -190,15 +190,15 @@ class Executor:
 
     # The loop
 
-    def work(self, until: float) -> bool:
-        """Go on until `until` (time.monotonic seconds). True when the run has ended."""
+    def work(self, until: float, *, leave: Callable[[], bool] = lambda: False) -> bool:
+        """Go on until `until` (time.monotonic seconds), or until `leave` says so. True when the run has ended."""
         while True:
             try:
                 if self._cancel() if self.journal.cancel_asked() else self._advance_stage():
                     return True
             except CancelAsked:
                 continue
-            if time.monotonic() >= until:
+            if time.monotonic() >= until or leave():
                 return False
             if self.journal.cancel_asked() or not self._round():
                 time.sleep(ROUND_S)
@@ -480,7 +480,8 @@ class Executor:
 
     def _take_output(self, key: str, look: JobLook) -> None:
         """A look from the position that is wanted now; what another look brought already is not taken twice."""
-        befell = "log_gone" if look.note == "log_shrunk" and look.state != "running" else look.note
+        shrunk = look.note == "log_shrunk" and look.state != "running"
+        befell = "log_gone" if shrunk or look.state == "missing" else look.note
         if befell:
             self.journal.befell(key, befell)
         if befell == "log_shrunk":
@@ -488,7 +489,7 @@ class Executor:
         reader = self._reader(key)  # before new output is stored, so that it is not read twice
         position = self.journal.position(key)
         whole = position + len(look.data) >= look.size
-        ended = look.state in ("exited", "lost") and whole
+        ended = look.state in ("exited", "lost", "missing") and whole
         stored = self.journal.output(key, offset=position, data=look.data, ended=ended)
         if look.data:
             self.moved_at = time.monotonic()
@@ -498,7 +499,9 @@ class Executor:
             reading = reader.reading()
             self.journal.progress(key, _progress(reading), reading.facts)
         if ended:
-            self.said[f"exit {key}"] = str(look.exit_code) if look.exit_code is not None else (look.reason or "killed")
+            self.said[f"exit {key}"] = (
+                str(look.exit_code) if look.exit_code is not None else (look.reason or look.state)
+            )
             if look.reason == "rebooted":
                 self.journal.remember(key, "rebooted", 1)
 
@@ -510,7 +513,7 @@ class Executor:
                 self.journal.finish(
                     step.key, "succeeded", note=f"detached on {step.node}, pid {look.pid}" if look.pid else "detached"
                 )
-            elif look.state == "lost":
+            elif look.state in ("lost", "missing"):
                 self.journal.finish(step.key, "failed", reason=_lost(look), evidence=_gone(step, look))
             return
         if look.state == "exited" and self.journal.drained(step.key):
@@ -523,7 +526,7 @@ class Executor:
             else:
                 reason, evidence = _why_failed(tail, look.exit_code)
                 self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
-        elif look.state == "lost":
+        elif look.state in ("lost", "missing"):
             self.journal.finish(step.key, "failed", reason=_lost(look), evidence=_gone(step, look))
         elif look.state == "running" and time.time() - self.journal.started_at(step.key) > step.within_s:
             self._say(step, f"still running after {step.within_s:.0f} s")
@@ -918,6 +921,8 @@ def _gone(step: Step, look: JobLook) -> str:
     """In words, how a job is gone that left no exit code."""
     if look.reason == "rebooted":
         return f"{step.node} was rebooted while the job ran there"
+    if look.state == "missing":
+        return f"the job's folder on {step.node} was deleted and none of its processes is left, so how it ended is not known"
     return (
         f"the job's processes on {step.node} (keeper {look.pid or '?'}) are gone without an exit code: they were killed"
     )

@@ -13,7 +13,7 @@ from datetime import timedelta
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from apps.runs import services, working
+from apps.runs import ending, services, working
 
 AT_A_TIME = 16  # runs; as many as messages may wake in one worker
 LEFT_S = 2.0  # a younger run has a message on its way
@@ -40,11 +40,13 @@ class Finder:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _find(self) -> None:
-        while True:
+        while not ending.asked():
             try:
                 for run_id in services.stuck(older_than=timedelta(seconds=LEFT_S)):
                     self._take(run_id)
             except Exception:
+                if ending.has_begun():
+                    return
                 log.warning("nobody could look for waiting runs", exc_info=True)
                 close_old_connections()
             if self._stopping.wait(settings.REAP_PERIOD_S):

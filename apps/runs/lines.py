@@ -115,7 +115,8 @@ def lines(
     over, serving = run.ended, still_printing(run)
     if before is not None:
         found = _backwards(run, before, limit, rank, step)
-        return {"lines": found, "next": before - 1, "more": False, "ended": over, "serving": serving}
+        last = max(min(before - 1, stored_lines(run)), found[-1]["n"] if found else 0)
+        return {"lines": found, "next": last, "more": False, "ended": over, "serving": serving}
     found, ranks, seen, size = [], Ranks(run), after, 0
     for chunk in _forwards(_chunks(run, rank=rank, step=step), after):
         rows = _rows(chunk, ranks)

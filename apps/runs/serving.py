@@ -180,7 +180,8 @@ def _later(node: str) -> None:
 
 def _take(one: Followed, seen: JobLook) -> bool:
     """Store what came. True when a full look came, so there is more."""
-    gone = seen.state == "missing" or (seen.note == "log_shrunk" and seen.state != "running")
+    shrunk = seen.note == "log_shrunk" and seen.state != "running"
+    gone = seen.state == "missing" or shrunk or (seen.note == "log_gone" and not seen.size)
     befell = "log_gone" if gone else seen.note
     if befell:
         one.recorder.befell(one.key, befell)

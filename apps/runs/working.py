@@ -10,6 +10,8 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,8 +33,8 @@ from apps.remote.nodelock import Holding, NodeLock
 from apps.remote.pool import Pool
 from apps.remote.ssh import connect
 from apps.remote.transport import Endpoint, Jobs, RemoteError, Transport
-from apps.runs import foreign, leases, line, passing, services, settling
-from apps.runs.executor import CancelAsked, Executor
+from apps.runs import ending, foreign, leases, line, passing, services, settling
+from apps.runs.executor import BESIDE, CancelAsked, Executor
 from apps.runs.models import ACTIVE, Run, Step
 from apps.runs.recorder import LeaseLost, Recorder
 
@@ -162,6 +164,8 @@ class Lease:
 
 def slice_of(run_id: int) -> str:
     """Work on the run for settings.SLICE_S. Returns "again", "done", "later" (when somebody finds it) or "not ours"."""
+    if ending.asked():
+        return "later"
     token = claim(run_id)
     if token is None:
         return "not ours"
@@ -183,8 +187,12 @@ def slice_of(run_id: int) -> str:
             close_old_connections()
             return "later"
         except Exception as bug:
+            if ending.has_begun():
+                log.warning("run %s is left to the next worker: this one ends", run_id)
+                return "later"
             log.exception("run %s met a bug of ours", run_id)
             _internal(run_id, token, bug)
+            _give_back(run)
             return "done"
 
 
@@ -199,6 +207,21 @@ def _internal(run_id: int, token: str, bug: Exception) -> None:
                 reason="internal",
                 evidence=f"{type(bug).__name__} in {Path(where.filename).name}:{where.lineno}: {bug}",
             )
+
+
+def _give_back(run: Run) -> None:
+    """What a run holds on its nodes keeps others out; that it met a bug of ours is no reason for that."""
+    nodes = list(run.plan.get("nodes", ()))
+    if run.story in BESIDE or not nodes:
+        return
+    doors = NodeDoors(nodes, _holding(run))
+
+    def let_go(node: str) -> None:
+        with suppress(RemoteError):
+            doors.let_go(node)
+
+    with ThreadPoolExecutor(min(16, len(nodes)), thread_name_prefix="give-back") as threads:
+        list(threads.map(let_go, nodes))
 
 
 def _environment_of(run: Run) -> tuple[tuple[bytes, ...], dict[str, Mapping[str, str]]]:
@@ -272,7 +295,7 @@ def _execute(run: Run, token: str) -> bool:
         return True
     done = True  # also when something is raised: what is in memory can't be trusted then
     try:
-        done = kept.executor.work(time.monotonic() + settings.SLICE_S)
+        done = kept.executor.work(time.monotonic() + settings.SLICE_S, leave=ending.asked)
     finally:
         if done:
             kept.executor.close()

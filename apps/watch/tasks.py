@@ -10,11 +10,11 @@ from apps.watch import looking
 
 
 @shared_task(name="watch.look")
-def look() -> None:
+def look(*_: object, **__: object) -> None:
     looking.look()
 
 
 @shared_task(name="watch.note_audit_head")
-def note_audit_head() -> None:
+def note_audit_head(*_: object, **__: object) -> None:
     """The newest entry's hash goes to a file outside of the database, so that a trail that was cut off later is found."""
     anchors.note(settings.VAR / anchors.FILE)

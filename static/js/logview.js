@@ -170,7 +170,10 @@ class LogView {
     if (message.type === "page") return this.loading?.take(message);
     if (!this.attached) return;
     this.#stopPolling();
-    if (message.type === "snapshot" && this.lines.list.length) this.lines.clear();
+    if (message.type === "snapshot") {
+      if (this.lines.list.length) this.lines.clear();
+      this.cursor = null; // also one behind the end, after an older backup was restored
+    }
     if (message.type === "snapshot" || message.type === "lines") this.#take(message);
   }
 

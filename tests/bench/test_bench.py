@@ -151,12 +151,13 @@ def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixtur
     assert command.main(["--list"]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == [
         "takeover",
+        "cancel",
         "probe",
         "logs",
         "explain",
     ]
     assert command.main(["nothing"]) == 2
-    assert "no benchmark is named nothing; there are: takeover, probe, logs, explain" in capsys.readouterr().err
+    assert "no benchmark is named nothing; there are: takeover, cancel, probe, logs, explain" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("figures", "code"), [({"failures": 0}, 0), ({"failures": 2}, 1), (None, 1)])

@@ -128,6 +128,8 @@ class _Acts:
         site, run = self.site, self.played.run
         if act.do == "kill":
             site.kill(act.what)
+        elif act.do == "end":
+            site.kill(act.what, signal.SIGTERM)
         elif act.do in ("cut", "freeze"):
             site.nodes.fault(act.what, act.do, act.value)
         elif act.do == "reboot":

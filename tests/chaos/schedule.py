@@ -28,7 +28,7 @@ LONGEST_AWAY_S = 6.0  # of a cut or a freeze: shorter than what any step gives u
 class Act:
     """`do` happens `after` seconds after the run was first seen in phase `when` or a later one.
 
-    do        kill (what: a process of the stack), stall (the worker is stopped for `value` seconds while another one works),
+    do        kill (what: a process of the stack), end (the worker is told to end and does so in order), stall (the worker is stopped for `value` seconds while another one works),
               cut and freeze (what: a node, value: seconds), reboot (what: a node), flush (Redis forgets everything),
               resend (value: so many copies of the wake-up), cancel (what: who asks), cancel-twice (both at once)
     """
@@ -84,11 +84,13 @@ def made(seed: int, number: int) -> Schedule:
 def _act(chance: random.Random, story: str) -> Act:
     when, after = chance.choice(PHASES[story]), round(chance.uniform(0, 3), 1)
     do = chance.choices(
-        ("kill", "cut", "freeze", "reboot", "flush", "resend", "cancel", "cancel-twice", "stall"),
-        (9, 4, 3, 2, 3, 2, 1.5, 0.7, 1),
+        ("kill", "cut", "freeze", "reboot", "flush", "resend", "cancel", "cancel-twice", "stall", "end"),
+        (9, 4, 3, 2, 3, 2, 1.5, 0.7, 1, 3),
     )[0]
     if do == "kill":
         return Act(when, after, do, chance.choice(KILLED))
+    if do == "end":
+        return Act(when, after, do, "worker")
     if do in ("cut", "freeze"):
         return Act(when, after, do, chance.choice(NODES), round(chance.uniform(0.5, LONGEST_AWAY_S), 1))
     if do == "reboot":

@@ -178,11 +178,11 @@ class Site:
             for _ in range(copies):
                 app.send_task("runs.advance", (run,), ignore_result=True, retry=False)
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
         process = self.stack.child(name)
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(process, how)
 
     @contextlib.contextmanager
     def second_worker(self) -> Iterator[None]:

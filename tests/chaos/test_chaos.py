@@ -35,6 +35,7 @@ def test_everything_that_can_go_wrong_comes_up() -> None:
         "resend",
         "cancel",
         "cancel-twice",
+        "end",
     }
     assert {act.what for act in acts if act.do == "kill"} == {"worker", "beat", "web", "redis"}
     assert {one.story for one in MANY} == {"launch", "relaunch", "stop"}

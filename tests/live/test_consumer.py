@@ -83,7 +83,7 @@ def test_a_cursor_behind_the_end_gets_the_tail_and_what_comes(
         await socket.connect()
         await socket.say(op="log", run=run.pk, after=after)
         told = await socket.hear_type("snapshot")
-        assert [line["n"] for line in told["lines"]] == [1, 2, 3, 4, 5]
+        assert [line["n"] for line in told["lines"]] == [1, 2, 3, 4, 5] and told["next"] == 5
         await sync_to_async(write)(recorder, "a", "line 6\n")
         told = await socket.hear_type("lines")
         assert [line["n"] for line in told["lines"]] == [6]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -342,6 +343,33 @@ def test_cancel_ends_the_whole_tree_and_keeps_the_log(server: Sshd, node: Parami
     until(lambda: not carrying(str(folder(server, "tree"))))
     assert jobs.cancel("tree").state == "exited"
     assert sorted(jobs.look([("tree", 0)])[0].data.split()) == [b"away", b"stubborn", b"up"]
+
+
+def test_a_job_whose_folder_was_deleted_is_not_taken_for_dead(
+    openssh: OpenSsh, server: Sshd, node: ParamikoTransport
+) -> None:
+    """It goes on, is not started a second time, can be ended, and only then is missing. Its namesakes are somebody else."""
+    with connect(openssh.start("other", kinds=("ed25519",)).endpoint()) as other:
+        jobs, others = NodeJobs(node), NodeJobs(other)
+        script = "echo begun >> ~/begun; setsid sleep 300 & sleep 300"
+        jobs.start("gone", script)
+        jobs.start("gone-1", script)
+        others.start("gone", script)
+        until(lambda: (server.home / "begun").read_text().count("begun") == 2)
+        shutil.rmtree(folder(server, "gone"))
+        (look,) = jobs.look([("gone", 5)])
+        assert (look.state, look.note, look.size, look.data) == ("running", "log_gone", 0, b"")
+        (again,) = [jobs.start("gone", script)]
+        assert (again.state, again.note) == ("running", "log_gone")
+        time.sleep(1)
+        assert (server.home / "begun").read_text().count("begun") == 2, "it was started a second time"
+        assert jobs.cancel("gone", grace_s=1).state == "exited"
+        until(lambda: not carrying(str(server.home), "SPARKWEB_JOB=gone\0"))
+        assert jobs.look([("gone-1", 0)])[0].state == others.look([("gone", 0)])[0].state == "running"
+        jobs.remove("gone")
+        assert jobs.look([("gone", 0)])[0].state == "missing"
+        for each, name in ((jobs, "gone-1"), (others, "gone")):
+            each.cancel(name, grace_s=1)
 
 
 def test_cancel_leaves_a_namesake_in_another_home_alone(openssh: OpenSsh, node: ParamikoTransport) -> None:

@@ -66,6 +66,10 @@ class MemoryJournal:
             self.ended_streams.add(key)
         return [data] if data else []
 
+    def befell(self, key: str, what: str) -> bool:
+        self.notes.append((key, what))
+        return True
+
     def note(self, key: str, text: str) -> None:
         self.notes.append((key, text))
 

@@ -173,6 +173,17 @@ def test_a_node_that_was_reached_and_said_no_is_not_called_unreachable() -> None
         assert run.journal.unreachable == []
 
 
+def test_a_job_whose_folder_was_deleted_and_that_is_gone_keeps_nobody_waiting() -> None:
+    with working(2) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes))
+        gone = run.doors.nodes["spark-1"]
+        gone.look = lambda asked, **_: [JobLook(job, "missing") for job, _ in asked]  # type: ignore[method-assign]
+        assert run.over.wait(30)
+        ((state, reason, evidence),) = run.journal.ends
+        assert (state, reason) == ("failed", "rank_lost") and "Rank 1" in evidence and "missing" in evidence
+        assert ("serve.spark-1", "log_gone") in run.journal.notes
+
+
 def test_what_was_printed_before_the_end_is_stored_however_much_it_is() -> None:
     """A log that is longer than one look brings, and still grows."""
     with working(1) as run:

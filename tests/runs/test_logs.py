@@ -436,13 +436,17 @@ def test_a_node_that_is_away_is_asked_ever_less_and_nothing_is_lost(
     assert engine_lines(run) == ["loading", "serving"]
 
 
-@pytest.mark.parametrize("how", ["removed", "missing"])
-def test_a_log_that_is_gone_ends(run: Run, engine: Step, door: Door, how: str) -> None:
+@pytest.mark.parametrize("how", ["removed", "missing", "deleted under the engine"])
+def test_a_log_that_is_gone_ends(run: Run, engine: Step, door: Door, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "removed":
         engine.node = None
         engine.save()
-    else:
+    elif how == "missing":
         door.state, door.files["c0de-2"] = "missing", b""
+    else:
+        monkeypatch.setattr(
+            door, "look", lambda asked, **_: [JobLook(job, "running", note="log_gone") for job, _ in asked]
+        )
     serving.follow()
     assert not lines.lines(run)["serving"] and engine_lines(run) == ["loading"]
     assert "the file there is gone" in lines.kept(run).marks[0][1][0]

@@ -14,7 +14,7 @@ from apps.inventory.models import Node
 from apps.pages.audit import acts
 from apps.pages.memory import _fabric
 from apps.pages.nodes import MOST_HISTORY
-from apps.runs.models import Reservation
+from apps.runs.models import Reservation, Run
 from tests.web import seed as story
 
 
@@ -106,3 +106,25 @@ def port(name: str, state: str) -> dict[str, object]:
 )
 def test_half_a_plug_is_told_from_a_plug_without_a_cable(ports: tuple[dict[str, object], ...], words: str) -> None:
     assert _fabric(ports)[0] == words
+
+
+@pytest.mark.parametrize(("role", "offered"), [("operator", False), ("editor", True)])
+def test_an_editor_can_remove_what_another_installation_left(
+    role: str, offered: bool, seeded: story.Seeded, signed_in: Callable[[str], Client]
+) -> None:
+    client, path = signed_in(role), f"{seeded.second.get_absolute_url()}/unlock"
+    assert (f'action="{path}"' in client.get(seeded.second.get_absolute_url()).content.decode()) is offered
+    if not offered:
+        assert client.post(path, {"reason": "it is gone"}).status_code == 403
+        return
+    refused = client.post(path, {"reason": " "})
+    assert refused.status_code == 422 and "needs a reason" in refused.content.decode()
+    answered = client.post(path, {"reason": "its laptop is gone"})
+    run = Run.objects.get(story="unlock")
+    assert (answered.status_code, answered.headers["Location"]) == (302, run.get_absolute_url())
+    page = client.get(run.get_absolute_url()).content.decode()
+    assert "Remove locks" in page and "its laptop is gone" in page and "sudo -n rm -f" in page
+    away = seeded.away.get_absolute_url()
+    assert f'action="{away}/unlock"' in client.get(away).content.decode(), (
+        "it is asked for now and done when it answers"
+    )
