@@ -20,6 +20,7 @@ from apps.api.schemas import (
     DeploymentOut,
     Deployments,
     DeploymentWithSpec,
+    ExportedFiles,
     FitBody,
     FitOut,
     IdempotencyKey,
@@ -45,8 +46,9 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.plan.spec import Clear
+from apps.recipes import exports
 from apps.recipes.models import Recipe, RecipeVersion
-from apps.recipes.services import current_version
+from apps.recipes.services import version_of
 from apps.runs import fitting
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
@@ -155,11 +157,11 @@ def _fields_under_spec() -> Iterator[None]:
         raise
 
 
-def _begin(reference: int | str | None) -> tuple[dict[str, Any], RecipeVersion | None]:
-    """Where a spec begins: the newest version of a recipe, or nothing."""
+def _begin(reference: int | str | None, number: int | None = None) -> tuple[dict[str, Any], RecipeVersion | None]:
+    """Where a spec begins: a version of a recipe, the newest where none is named, or nothing."""
     recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
     recipe = None if reference is None else by_reference(recipes, reference, field="recipe", names=("slug", "name"))
-    version = current_version(recipe) if recipe else None
+    version = version_of(recipe, number) if recipe else None
     return (version.body if version else {"model": "", "model_path": ""}), version
 
 
@@ -185,7 +187,7 @@ def list_deployments(
 @allow("edit_deployments")
 def create_deployment(request: HttpRequest, body: DeploymentBody) -> Status[DeploymentWithSpec]:
     """Make a deployment: the recipe's newest version with the fields of `spec` over it. Nothing runs yet."""
-    start, version = _begin(body.recipe)
+    start, version = _begin(body.recipe, body.recipe_version)
     with _fields_under_spec():
         made = services.create(
             actor_of(request),
@@ -314,6 +316,15 @@ def ask_whether_it_fits(request: HttpRequest, body: FitBody) -> FitOut:
             weights_bytes=body.weights_bytes,
         )
     return planned.fitted(found)
+
+
+@router.get("deployments/{int:deployment_id}/export/{form}", response=ExportedFiles)
+@allow("plan")
+def export_deployment(request: HttpRequest, deployment_id: int, form: str) -> ExportedFiles:
+    """What its launch would run now, without sparkweb: a shell script, compose files or systemd units by node."""
+    deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    plan = runs.preview(actor_of(request), deployment, story="launch")
+    return ExportedFiles(format=form, files=exports.of_plan(plan, form))
 
 
 def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody, key: str | None) -> Status[Started]:

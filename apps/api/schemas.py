@@ -208,6 +208,33 @@ class Recipes(Out):
     next: int | None
 
 
+class HeldOut(Out):
+    key: str = Field(description="names it when it is decided")
+    kind: str = Field(description="hook, mod, builder, shell, command, volume, trust …")
+    path: str = Field(description="where it stands in the text")
+    line: int | None
+    text: str
+    takes: dict[str, Any] = Field(description="what the spec gets when it is taken; empty: it can only be left out")
+    service: int | None = Field(description="index of the further service that it belongs to; null for the main one")
+    decision: str | None = Field(description="taken or left; null while it waits")
+    decided_by: str | None
+    decided_at: str | None
+    reason: str | None
+
+
+class NoteOut(Out):
+    path: str
+    line: int | None
+    message: str
+    remedy: str | None
+
+
+class FieldErrorOut(Out):
+    field: str
+    message: str
+    remedy: str
+
+
 class RecipeVersionOut(Out):
     number: int
     world_size: int
@@ -215,11 +242,102 @@ class RecipeVersionOut(Out):
     note: str | None
     created_at: datetime
     created_by: str | None
+    changed_at: datetime | None
+    changed_by: str | None
+    used_at: datetime | None = Field(description="since when it is fixed; null: a draft, which an edit changes")
     spec: dict[str, Any]
+    errors: list[FieldErrorOut] = Field(description="what would be refused when it is deployed")
+    digest: str = Field(description="pass it as `seen` of an edit")
+    family: str | None = Field(description="the format that it was imported from")
+    source_sha256: str | None
+    quarantine: list[HeldOut]
+    extra: dict[str, Any] = Field(description="what the imported text says beyond the spec")
+    notes: list[NoteOut]
 
 
 class RecipeWithVersions(RecipeOut):
+    archived_at: datetime | None
     versions: list[RecipeVersionOut]
+
+
+RecipeSpec = Annotated[
+    dict[str, Any], Field(description="fields of a deployment's spec; environment and secrets may be objects of names")
+]
+
+
+class RecipeBody(Body):
+    name: str = Field(max_length=120)
+    description: str = Field("", max_length=4000)
+    nodes: int = Field(1, description="how many it wants")
+    spec: RecipeSpec
+    note: str = Field("", max_length=2000)
+
+
+class RecipeEditBody(Body):
+    """What is left out stays as it is."""
+
+    name: str | None = Field(None, max_length=120)
+    description: str | None = Field(None, max_length=4000)
+    nodes: int | None = None
+    spec: RecipeSpec | None = Field(None, description="the whole spec")
+    note: str = Field("", max_length=2000)
+    seen: str = Field("", max_length=64, description="digest of the version that was looked at; another one is refused")
+
+
+class RecipeTextBody(Body):
+    text: str = Field(description="of at most 1 MB; a secret's value in it is not kept")
+    family: str = Field("", max_length=40, description="left out: told from the text")
+
+
+class RecipeImportBody(RecipeTextBody):
+    name: str = Field("", max_length=120, description="left out: as the text says")
+
+
+class RecipeRead(Out):
+    family: str
+    name: str
+    description: str
+    world_size: int
+    spec: dict[str, Any]
+    errors: list[FieldErrorOut]
+    quarantine: list[HeldOut]
+    extra: dict[str, Any]
+    notes: list[NoteOut]
+
+
+class RecipeCopyBody(Body):
+    name: str = Field(max_length=120)
+    version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
+
+
+class RecipeDecisionBody(Body):
+    version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
+    take: list[Annotated[str, Field(max_length=20)]] = Field(default_factory=list, max_length=5000)
+    leave: list[Annotated[str, Field(max_length=20)]] = Field(default_factory=list, max_length=5000)
+    reason: str = Field(max_length=2000)
+
+
+class RecipeTestedBody(Body):
+    version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
+    tested_on: str = Field(max_length=200, description="empty: untested on hardware")
+    reason: str = Field("", max_length=2000)
+
+
+class FieldChange(Out):
+    field: str
+    before: Any
+    after: Any
+
+
+class RecipeDiff(Out):
+    older: int
+    newer: int
+    changes: list[FieldChange]
+
+
+class ExportedFiles(Out):
+    format: str
+    files: dict[str, str] = Field(description="name of each file -> its text")
 
 
 # Deployments
@@ -310,6 +428,7 @@ class ServiceBody(SpecBody):
 class DeploymentBody(Body):
     name: str = Field(max_length=63)
     recipe: Reference | None = Field(None, description="id, slug or name; its newest version is where the spec begins")
+    recipe_version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
     nodes: list[NodeName] = Field(max_length=MOST_NODES, description="names in rank order; the first is the head")
     spec: SpecBody | None = None
     on_rank_lost: str = Field("stop", max_length=20, description="stop or report")

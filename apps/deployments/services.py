@@ -21,6 +21,7 @@ from apps.plan import adopting
 from apps.plan.adopting import Found
 from apps.plan.allocating import filled
 from apps.plan.spec import Clear, Other, Spec, validate
+from apps.recipes import services as recipes
 from apps.recipes.models import RecipeVersion
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
@@ -82,6 +83,8 @@ def create(
 ) -> Deployment:
     """Make a deployment with its first revision. Nothing runs yet."""
     name = name.strip()
+    if recipe_version is not None:
+        recipes.check_deployable(recipe_version)
     body = _filled(name, body, nodes, others(None, nodes))
     spec = spec_from(name=name, body=body, nodes=nodes, on_rank_lost=on_rank_lost)
     try:
@@ -98,6 +101,8 @@ def create(
             remedy="Choose another name, or bring it back from the archive." if archived else "Choose another name.",
         ) from None
     Revision.objects.create(deployment=made, number=1, body=spec.to_json(), created_by=actor.name, reason=reason)
+    if recipe_version is not None:
+        recipes.mark_used(recipe_version)
     record(
         actor,
         "deployment:created",

@@ -26,7 +26,7 @@ from apps.deployments.state import rank_state
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
-from apps.pages import forms, scripts
+from apps.pages import files, forms, scripts
 from apps.pages.fitting import bars as fit_bars
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
@@ -35,7 +35,8 @@ from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
 from apps.plan.spec import Clear
 from apps.plan.step import Plan, Problem, Setting, Step
-from apps.recipes.models import Recipe
+from apps.recipes import exports
+from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
 from apps.runs import queries
 from apps.runs import services as runs
@@ -187,6 +188,7 @@ def _form(
         "on_rank_lost": on_rank_lost,
         "nodes": Node.objects.filter(state=Node.State.READY).count(),
         "world": world,
+        "chosen_version": forms.identity((request.POST or request.GET).get("version", "")),
         "further_open": bool(error and error.field.partition("[")[0] in {field.name for field in forms.FURTHER}),
     }
     piece = request.headers.get("HX-Request") and request.method == "GET"
@@ -205,7 +207,7 @@ def new(request: HttpRequest) -> HttpResponse:
     recipe = Recipe.objects.filter(slug=source.get("recipe", ""), archived_at=None).first()
     if recipe is None and request.method == "GET" and "recipe" not in request.GET:
         recipe = Recipe.objects.filter(archived_at=None).first()
-    version = current_version(recipe) if recipe else None
+    version = _chosen_version(recipe, source.get("version", "")) if recipe else None
     world = version.world_size if version else 1
     name = source.get("name", "").strip()
     if request.method == "GET":
@@ -218,7 +220,7 @@ def new(request: HttpRequest) -> HttpResponse:
         made = services.create(
             actor_of(request),
             name=name,
-            body=forms.spec_body(request.POST),
+            body={**forms.beyond(version.body if version else {}), **forms.spec_body(request.POST)},
             nodes=nodes,
             recipe_version=version,
             on_rank_lost=on_rank_lost,
@@ -235,6 +237,11 @@ def new(request: HttpRequest) -> HttpResponse:
             on_rank_lost=on_rank_lost,
         )
     return redirect(f"/deployments/{made.pk}/plan?story=launch")
+
+
+def _chosen_version(recipe: Recipe, number: str) -> RecipeVersion:
+    """The version that the address names, else the newest."""
+    return recipe.versions.filter(number=forms.identity(number)).first() or current_version(recipe)
 
 
 @allow("edit_deployments")
@@ -675,6 +682,21 @@ def plan_script(request: HttpRequest, deployment_id: int) -> HttpResponse:
     return scripts.response(made, deployment.name)
 
 
+@allow("plan")
+@require_GET
+def export(request: HttpRequest, deployment_id: int, form: str) -> HttpResponse:
+    """What a launch would run, for use without sparkweb."""
+    deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    try:
+        made = exports.of_plan(
+            runs.preview(actor_of(request), deployment, story="launch", clear=forms.clearing(request.GET)), form
+        )
+    except Refused as refused:
+        messages.error(request, f"{refused.detail} {refused.remedy}")
+        return redirect(f"/deployments/{deployment.pk}/plan?story=launch")
+    return files.download(made, f"{deployment.name}-{form}")
+
+
 urlpatterns = [
     path("deployments", deployments, name="deployments"),
     path("deployments/new", new, name="deployment-new"),
@@ -684,4 +706,5 @@ urlpatterns = [
     path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
     path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
     path("deployments/<int:deployment_id>/plan.txt", plan_script, name="deployment-script"),
+    path("deployments/<int:deployment_id>/export/<str:form>", export, name="deployment-export"),
 ]

@@ -151,6 +151,11 @@ def _said(service: Mapping[str, Any], main: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
+def beyond(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a body that no input shows, such as further services: a form must not lose them."""
+    return {name: value for name, value in body.items() if name not in FIELDS}
+
+
 def typed(post: QueryDict) -> dict[str, str]:
     """What stands in the inputs now, as it was typed."""
     return {name: post.get(name, "") for name in FIELDS}

@@ -38,6 +38,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "deployments/{deployment}/revisions": {"nodes": ["spark-1a32", "spark-5be3"], "spec": {"port": 30001, "arguments": ["--a"]}, "reason": "r"},
     "deployments/{deployment}/plan": {"story": "launch", "clear": CLEAR},
     "deployments/{deployment}/launch": {"digest": "d", "reason": "r", "clear": CLEAR},
+    "recipes": {"name": "r", "description": "d", "nodes": 1, "spec": SPEC | {"cluster": "single"}, "note": "n"},
+    "recipes/import": {"text": "vllm serve a/b", "name": "n", "family": "command"},
+    "recipes/read": {"text": "vllm serve a/b", "family": ""},
+    "recipes/vllm-process/versions": {"name": "n", "description": "d", "nodes": 1, "spec": {"model": "a/b"}, "note": "", "seen": ""},
+    "recipes/vllm-process/duplicate": {"name": "n", "version": 1},
+    "recipes/vllm-process/decide": {"version": 1, "take": ["q1"], "leave": ["q2"], "reason": "r"},
+    "recipes/vllm-process/tested": {"version": 1, "tested_on": "x", "reason": "r"},
     "runs/{run}/cancel": {"reason": "r"},
     "explain": {"text": "t"},
 }  # fmt: skip

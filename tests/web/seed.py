@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from django.utils import timezone
@@ -20,6 +21,7 @@ from apps.facts.values import Container, Memory
 from apps.inventory import services as inventory
 from apps.inventory.models import Node, SheetRow
 from apps.people.models import User
+from apps.recipes import services as recipes
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version, load_shipped
 from apps.runs import heartbeat, settling
@@ -32,6 +34,7 @@ from tests.plan import sheets
 
 EDITOR = Actor("person", 1, "ed1", "editor")
 OPERATOR = Actor("person", 2, "op1", "operator")
+SECOND_EDITOR = Actor("person", 3, "grace", "editor")
 GIB = 1 << 30
 TOKEN = "the seed's lease"
 SHARDS = 39
@@ -154,6 +157,28 @@ def look(
 def memory(used_gib: float) -> Memory:
     available = sheets.TOTAL - int(used_gib * GIB)
     return Memory(sheets.TOTAL, max(0, available - 2 * GIB), available, 2 * GIB)
+
+
+CASES = Path(__file__).parents[1] / "recipes" / "cases"
+
+
+def imported_recipes() -> None:
+    """One that waits for many decisions, and one in two versions with a further service."""
+    recipes.import_text(EDITOR, text=(CASES / "sparkrun" / "05-hooks-and-mods.yaml").read_text())
+    text = (CASES / "sparkweb" / "01-own.yaml").read_text()
+    made = recipes.import_text(EDITOR, text=text)
+    version = current_version(made)
+    recipes.mark_used(version)
+    body = {**version.body, "port": 30010, "arguments": ["--max-num-seqs", "32", "--enable-prefix-caching"]}
+    recipes.edit(
+        SECOND_EDITOR,
+        made,
+        name=made.name,
+        description=made.description,
+        world_size=1,
+        body=body,
+        note="more sequences at once",
+    )
 
 
 def create(name: str, *, nodes: list[str], container: str, port: int = 30000) -> Deployment:
