@@ -58,7 +58,7 @@ def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
             )
         return Computed(State.FAILED, attempt.reason or "cleanup_incomplete", attempt.phase, attempt.evidence)
     if attempt.state == "cancelled":
-        return Computed(State.STOPPED, "cancelled", attempt.phase, attempt.evidence)
+        return Computed(State.STOPPED, attempt.reason or "cancelled", attempt.phase, attempt.evidence)
     if attempt.state != "succeeded":
         return Computed(State.FAILED, attempt.reason or "internal", attempt.phase, attempt.evidence)
     if observed:
