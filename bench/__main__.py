@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cancel, logs, probe, takeover
+from bench import cancel, explain, logs, probe, takeover
 from bench.measure import CannotMeasure, Figures, machine
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
@@ -20,6 +20,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
         "from a job's file to the browser: lines a second, latency, memory, and the same by other ways",
         logs.measured,
     ),
+    "explain": ("processor seconds and memory of explain and parse with 100 MB of anything", explain.measured),
 }
 
 

@@ -20,6 +20,8 @@ from apps.api.schemas import (
     DeploymentOut,
     Deployments,
     DeploymentWithSpec,
+    FitBody,
+    FitOut,
     IdempotencyKey,
     Limit,
     PlanBody,
@@ -41,8 +43,9 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.plan.spec import Clear
-from apps.recipes.models import Recipe
+from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
+from apps.runs import fitting
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
 
@@ -130,6 +133,14 @@ def _fields_under_spec() -> Iterator[None]:
         raise
 
 
+def _begin(reference: int | str | None) -> tuple[dict[str, Any], RecipeVersion | None]:
+    """Where a spec begins: the newest version of a recipe, or nothing."""
+    recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
+    recipe = None if reference is None else by_reference(recipes, reference, field="recipe", names=("slug", "name"))
+    version = current_version(recipe) if recipe else None
+    return (version.body if version else {"model": "", "model_path": ""}), version
+
+
 @router.get("deployments", response=Deployments)
 @allow("view")
 def list_deployments(
@@ -152,10 +163,7 @@ def list_deployments(
 @allow("edit_deployments")
 def create_deployment(request: HttpRequest, body: DeploymentBody) -> Status[DeploymentWithSpec]:
     """Make a deployment: the recipe's newest version with the fields of `spec` over it. Nothing runs yet."""
-    recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
-    recipe = None if body.recipe is None else by_reference(recipes, body.recipe, field="recipe", names=("slug", "name"))
-    version = current_version(recipe) if recipe else None
-    start: dict[str, Any] = version.body if version else {"model": "", "model_path": ""}
+    start, version = _begin(body.recipe)
     with _fields_under_spec():
         made = services.create(
             actor_of(request),
@@ -246,7 +254,34 @@ def plan_deployment(request: HttpRequest, deployment_id: int, body: PlanBody | N
     """What would run now, on which node, and what stands in its way. Changes nothing."""
     deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
     asked = body or PlanBody()
-    return planned.shown(runs.preview(actor_of(request), deployment, story=asked.story, clear=_clear(asked.clear)))
+    config = fitting.checked_config(asked.config)
+    return planned.shown(
+        runs.preview(actor_of(request), deployment, story=asked.story, clear=_clear(asked.clear), config=config)
+    )
+
+
+@router.post("fit", response=FitOut)
+@allow("plan")
+def ask_whether_it_fits(request: HttpRequest, body: FitBody) -> FitOut:
+    """Whether a model fits, on which nodes with which settings, without a deployment. Nothing is stored or started."""
+    start, _ = _begin(body.recipe)
+    deployment = (
+        None
+        if body.deployment is None
+        else by_reference(Deployment.objects.all(), body.deployment, field="deployment", names=())
+    )
+    if deployment is not None and body.recipe is None:
+        start = deployment.revision.body
+    start = {name: value for name, value in start.items() if name not in ("name", "nodes", "on_rank_lost")}
+    with _fields_under_spec():
+        found = fitting.will_it_fit(
+            {**start, **_given(body.spec)},
+            body.nodes,
+            deployment=deployment,
+            config=body.config,
+            weights_bytes=body.weights_bytes,
+        )
+    return planned.fitted(found)
 
 
 def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody, key: str | None) -> Status[Started]:

@@ -38,17 +38,27 @@ def _stage(stage: Stage) -> PlannedStage:
     return PlannedStage(name=stage.name, phase=stage.phase, nodes=list(nodes.values()))
 
 
+def fitted(fit: Fit) -> FitOut:
+    """A verdict without a plan."""
+    return _fit(fit)
+
+
 def _fit(fit: Fit) -> FitOut:
     return FitOut(
         verdict=fit.verdict,
         sentence=fit.sentence,
         kv_tokens=fit.kv_tokens,
+        sequences=fit.sequences,
+        length=fit.length,
         largest=fit.largest,
+        remarks=list(fit.remarks),
         bars=[
             BarOut(
                 node=bar.node,
                 total_bytes=bar.total_bytes,
                 segments=dict(bar.segments),
+                over_bytes=bar.over_bytes,
+                gpu=bar.gpu,
                 deployments=dict(bar.deployments),
             )
             for bar in fit.bars

@@ -321,6 +321,27 @@ class PlanBody(Body):
     story: Literal["launch", "relaunch", "stop"] = "launch"
     clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR)
 
+    config: dict[str, Any] | None = Field(
+        default=None, description="the model's config.json, at most 1 MiB, for the fit where no node has the model"
+    )
+
+
+class FitBody(Body):
+    """Settings to ask about; nothing is stored."""
+
+    recipe: Reference | None = Field(
+        default=None, description="id, slug or name; its newest version is where the spec begins"
+    )
+    deployment: int | None = Field(
+        default=None, description="id of the deployment of which this would be a new revision"
+    )
+    nodes: list[NodeName] = Field(max_length=MOST_NODES, description="names in rank order")
+    spec: SpecBody | None = None
+    config: dict[str, Any] | None = Field(
+        default=None, description="the model's config.json, at most 1 MiB, for a model that is on none of the nodes"
+    )
+    weights_bytes: int | None = Field(default=None, description="sum of its weight files, where no node has them")
+
 
 class StartBody(Body):
     digest: str = Field(max_length=64, description="of the plan that was looked at")
@@ -401,8 +422,10 @@ class BarOut(Out):
     node: str
     total_bytes: int
     segments: dict[str, int] = Field(
-        description="os, weights, graphs, kv, deployments (others of ours), others, free in bytes, in drawing order"
+        description="os, weights, graphs, state, kv, deployments (others of ours), others, free in bytes, in drawing order"
     )
+    over_bytes: int = Field(description="what is wanted beyond the whole; 0 where everything has room")
+    gpu: int | None = Field(description="which GPU this is, where each has its own memory: the node's tightest")
     deployments: dict[str, int] = Field(description="other deployments of ours that hold memory here, bytes by name")
 
 
@@ -410,7 +433,10 @@ class FitOut(Out):
     verdict: str = Field(description="fits, fits_after_clearing, does_not_fit or unknown")
     sentence: str
     kv_tokens: int | None
+    sequences: int | None = Field(description="of `length` tokens that can run at a time")
+    length: int | None = Field(description="tokens of the longest sequence")
     largest: dict[str, Any] = Field(description="the largest setting that fits")
+    remarks: list[str] = Field(description="what the figures rest on, and how far earlier launches were off")
     bars: list[BarOut]
 
 

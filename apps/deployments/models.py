@@ -115,3 +115,31 @@ class Consent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name} on {self.node}"
+
+
+class FitSample(models.Model):
+    """What one launch said of its memory and what was predicted for it before any correction; bytes and tokens of one
+    rank, the tightest. The next prediction for the same model on the same engine is corrected by it."""
+
+    deployment = models.ForeignKey(Deployment, on_delete=models.SET_NULL, null=True, related_name="fit_samples")
+    run_id = models.BigIntegerField(unique=True)
+    at = models.DateTimeField(auto_now_add=True)
+    model = models.CharField(max_length=300)
+    engine = models.CharField(max_length=40)
+    shape = models.CharField(max_length=120)  # what must be equal for tokens to be comparable
+    nodes: models.JSONField[Any, Any] = models.JSONField(default=list)
+    claim_bytes = models.BigIntegerField(null=True)
+    predicted_weights_bytes = models.BigIntegerField(null=True)
+    predicted_cache_bytes = models.BigIntegerField(null=True)
+    predicted_tokens = models.BigIntegerField(null=True)
+    shown_cache_bytes = models.BigIntegerField(null=True)  # with the correction of that time, as a person saw it
+    weights_bytes = models.BigIntegerField(null=True)
+    cache_bytes = models.BigIntegerField(null=True)
+    tokens = models.BigIntegerField(null=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["model", "engine", "-run_id"], name="fit_sample_of")]
+        ordering = ("-run_id",)
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.engine}, run {self.run_id}"

@@ -120,11 +120,12 @@ def _jumps(node: Node) -> Iterator[Node]:
         yield node
 
 
-def others(deployment: Deployment, nodes: Sequence[str]) -> tuple[Other, ...]:
-    """All other deployments, by id: archived ones too, as their containers carry the label still. With the spec of what
-    runs on any of these nodes, else of the newest revision that names one of them."""
-    rows = Deployment.objects.exclude(pk=deployment.pk).prefetch_related("ranks__node", "ranks__revision", "revisions")
-    return tuple(Other(row.pk, row.name, row.state, _spec_on(row, frozenset(nodes))) for row in rows.order_by("pk"))
+def others(deployment: Deployment | None, nodes: Sequence[str]) -> tuple[Other, ...]:
+    """All other deployments (all there are, where there is none yet), by id: archived ones too, as their containers carry the
+    label still. With the spec of what runs on any of these nodes, else of the newest revision that names one of them."""
+    rows = Deployment.objects.exclude(pk=deployment.pk) if deployment else Deployment.objects.all()
+    rows = rows.prefetch_related("ranks__node", "ranks__revision", "revisions").order_by("pk")
+    return tuple(Other(row.pk, row.name, row.state, _spec_on(row, frozenset(nodes))) for row in rows)
 
 
 def _spec_on(deployment: Deployment, nodes: frozenset[str]) -> Spec | None:

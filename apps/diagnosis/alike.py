@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any
 
-MOST_SHAPES, LONGEST_SHAPE = 4096, 512  # shapes that are remembered, and the bytes of the longest of them
+MOST_SHAPES, LONGEST_SHAPE = 4096, 2048  # shapes that are remembered, and the bytes of the longest of them
 BLUR = bytes.maketrans(b"123456789", b"000000000")
 _COUNTS = re.compile(r"(?<!\\)\{(?:\d+(?:,\d*)?|,\d+)\}")
 _LOOKS_AROUND = re.compile(r"\(\?<?!")
@@ -49,42 +50,17 @@ def any_digits(pattern: re.Pattern[str]) -> re.Pattern[str] | None:
     return re.compile("".join(part + count for part, count in zip(parts, counts, strict=True)), pattern.flags)
 
 
-_TOKEN = re.compile(  # an escaped letter, a class, a count, a plain letter, or anything else
-    r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|(?P<escaped>\W)|.)|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}"
-    r"|(?P<plain>[^\\.^$|()\[\]{}*+?])|.",
-    re.DOTALL,
-)
-_OPTIONAL = re.compile(r"[*?{]")
-
-
-def literal_in(pattern: re.Pattern[str]) -> str:
-    """The longest text that stands in whatever the pattern matches, as far as that is easily seen: outside of groups. To
-    look for it first is much cheaper than to search."""
-    if pattern.flags & (re.IGNORECASE | re.VERBOSE):
-        return ""
-    source, depth, run, best = pattern.pattern, 0, "", ""
-    for token in _TOKEN.finditer(source):
-        letter = token["plain"] or token["escaped"] or ""
-        depth += {"(": 1, ")": -1}.get(token[0], 0)
-        if depth:
-            letter = ""
-        elif token[0] == "|":
-            return ""
-        run = run + letter if letter and not _OPTIONAL.match(source, token.end()) else ""
-        best = max(best, run, key=len)
-        if source[token.end() : token.end() + 1] == "+":
-            run = ""
-    return best
-
-
-Places = Mapping[str, tuple[int, int]]  # of a match's named groups; (-1, -1) for one that took no part
+Places = Mapping[str, slice | None]  # of a match's named groups; None for one that took no part
 _NONE: Places = {}
 
 
 def places_of(match: re.Match[str]) -> Places:
     """Where the named groups stand in the text."""
     names = match.re.groupindex
-    return {name: match.span(name) for name in names} if names else _NONE
+    if not names:
+        return _NONE
+    spans = match.regs
+    return {name: slice(*spans[number]) if spans[number][0] >= 0 else None for name, number in names.items()}
 
 
 class Found:
@@ -97,9 +73,12 @@ class Found:
 
     def __getitem__(self, name: str) -> str | Any:
         """The text of a named group; None for one that took no part."""
-        start, end = self._places[name]
-        return None if start < 0 else self._text[start:end]
+        place = self._places[name]
+        return None if place is None else self._text[place]
+
+    def names(self) -> AbstractSet[str]:
+        return self._places.keys()
 
     def groupdict(self) -> dict[str, str | Any]:
         text = self._text
-        return {name: None if start < 0 else text[start:end] for name, (start, end) in self._places.items()}
+        return {name: place and text[place] for name, place in self._places.items()}

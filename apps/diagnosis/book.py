@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from apps.diagnosis.alike import (
@@ -17,12 +18,12 @@ from apps.diagnosis.alike import (
     Found,
     Places,
     any_digits,
-    literal_in,
     names_digits,
     places_of,
     shape_of,
 )
 from apps.diagnosis.lines import LONGEST, NOBODY, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
+from apps.diagnosis.needles import Needles, needles_of
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
 from apps.diagnosis.story import STAMP, Line, Story
 
@@ -48,6 +49,7 @@ class Rule:
 _PROCESS_WORDS = frozenset(
     {b"apiserver", b"enginecore", b"enginecore_dp0", b"worker_tp0", b"worker_tp00", b"vllmworker", b"rayworkerwrapper"}
 )
+_OF_REQUESTS = _PROCESS_WORDS | {b"post"}  # in the line of a request, whatever was answered
 
 
 def _traceback(story: Story, match: Found, line: Line) -> None:
@@ -76,6 +78,7 @@ _VLLM_STAMP = re.compile(
 _SGLANG_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
 )
+_EXCEPTIONS = (b"Error", b"Exception")
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
@@ -86,13 +89,14 @@ class _Search(NamedTuple):
 
     pattern: re.Pattern[str] | None  # None: only the lines themselves tell
     sure: bool
-    literal: str  # stands in whatever the pattern matches
+    needles: Needles  # one of them stands in whatever the pattern matches; "" where nothing is known
 
-    @classmethod
-    def of(cls, pattern: re.Pattern[str]) -> _Search:
-        sure = not names_digits(pattern.pattern)
-        searched = pattern if sure else any_digits(pattern)
-        return cls(searched, sure, literal_in(searched) if searched else "")
+
+@cache
+def _search_for(pattern: re.Pattern[str], trigger: str) -> _Search:
+    sure = not names_digits(pattern.pattern)
+    searched = pattern if sure else any_digits(pattern)
+    return _Search(searched, sure, (searched and needles_of(searched, known=trigger)) or ("",))
 
 
 # A rule or a sign, and where its groups stand; None: each line has to be searched.
@@ -119,6 +123,10 @@ class Shape:
     unfinished: tuple[Sign, ...] = ()  # signs that begin here and may go on in the next lines
     exception: bool = False
     stamped: bool = False  # has a time stamp
+    unsure: bool = (
+        False  # whether only rules and signs that tell digits apart may be found: else the line tells nothing
+    )
+    more: bool = False  # whether there is anything beside bars and rules
     only_a_bar: bool = False  # all that it says is how far a bar is: the next frame of that bar says it again
 
 
@@ -147,10 +155,12 @@ class Book:
         by_sign: dict[bytes, list[tuple[Sign, _Search]]] = {}
         rules = (*_COMMON, *rules)
         for rule in rules:
-            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append((rule, _Search.of(rule.pattern)))
+            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append(
+                (rule, _search_for(rule.pattern, rule.trigger))
+            )
         for sign in signs:
             for word in sign.trigger.split():
-                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _Search.of(sign.pattern)))
+                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _search_for(sign.pattern, sign.trigger)))
         return cls(
             {word: tuple(found) for word, found in by_rule.items()},
             {word: tuple(found) for word, found in by_sign.items()},
@@ -172,43 +182,45 @@ class Book:
 
     def search(self, line: bytes, *, carried: bool = True) -> Shape:
         """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
-        carrier = carrier_of(line) if carried else 0
-        if b"\x1b" in line or len(line) > LONGEST or (carried and speaks_json(line, carrier)):
+        if b"\x1b" in line or len(line) > LONGEST:
             return _WRAPPED_UP
-        if line[-1:] == b"^" and b"^^^" in line:
+        if carried and b"{" in line and speaks_json(line, carrier_of(line)):
+            return _WRAPPED_UP
+        last = line[-1:]
+        if last == b"^" and b"^^^" in line:
             return NOTHING  # what a traceback points at
-        owns = line[-1:] in b") \t" and b"pid=" in line
+        owns = last in b") \t" and b"pid=" in line
         if b'File "' in line and _PATH_LINE.search(line) and line.rpartition(b" ")[2] not in self.in_paths:
             return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else NOTHING
         found = self.triggers.intersection(words(shape_of(line)))
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
-        exception = b"Error: " in line or b"Exception: " in line or line.endswith((b"Error", b"Exception"))
+        exception = b"Error: " in line or b"Exception: " in line or (last in b"rn" and line.endswith(_EXCEPTIONS))
         spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
-        if not (frame or exception or spaced) and found <= _PROCESS_WORDS:
-            told = None
-        else:
-            told = self._told(line, carrier, sorted(found), (frame, exception, spaced))
+        told, seems = None, frame or exception or spaced
+        if seems or not found <= _PROCESS_WORDS:
+            told = self._told(line, carried, sorted(found), (frame, exception, spaced))
         if told is None:
-            if found & _PROCESS_WORDS:
+            if found & _PROCESS_WORDS and found <= _OF_REQUESTS and not seems:
                 return _OWNS_OF_A_PROCESS if owns else _OF_A_PROCESS
             return _OWNS if owns else NOTHING
         told.owns = owns
         return told
 
-    def _told(self, line: bytes, carrier: int, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
+    def _told(self, line: bytes, carried: bool, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
         frame, exception, spaced = seems
+        carrier = carrier_of(line) if carried else 0
         uncut = line[carrier:].decode("utf-8", "replace")
         origin, text = origin_of(uncut)
         bars = tuple(bar_places(text)) if frame else ()
         bar_word = (b"%|",) if bars else (b"%",) if frame else ()
-        rules = self._rules((*bar_word, *found), text)
-        signs, unfinished = self._signs(found, text)
+        rules = self._rules((*bar_word, *found), text) if found or frame else []
+        signs, unfinished = self._signs(found, text) if found else ([], [])
         in_section = self._rules((b" ",), text) if spaced else []
         exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
         if not (rules or signs or unfinished or in_section or exception):
             return None
         of_sglang = text[:1] == "[" and _SGLANG_LINE.match(text) is not None
-        others = signs or unfinished or in_section or exception
+        others = bool(signs or unfinished or in_section or exception)
         return Shape(
             of_vllm=(".py:" in text and _VLLM_STAMP.match(text) is not None)
             or (origin is not NOBODY and origin.process.startswith(VLLM_PROCESSES)),
@@ -216,38 +228,56 @@ class Book:
             prefix_at=carrier,
             text_at=carrier + len(uncut) - len(text),
             bars=bars,
-            votes=_votes(rules, signs, of_sglang=of_sglang),
+            votes=_votes(rules, signs, of_sglang=of_sglang) if rules or signs or of_sglang else (),
             rules=tuple([(rule, places) for rule, places in rules if places is None or rule.act is not counted]),
             in_ray_section=tuple(in_section),
             signs=tuple(signs),
             unfinished=tuple(unfinished),
             exception=exception,
             stamped=":" in text and STAMP.search(text, 0, 200) is not None,
-            only_a_bar=not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
+            unsure=not (unfinished or exception) and not _sure(rules) and not _sure(signs) and not _sure(in_section),
+            more=others,
+            only_a_bar=frame and not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
 
     def _rules(self, found: Iterable[bytes], text: str) -> list[Ruled]:
         matched: list[Ruled] = []
         for word in found:
-            for rule, (pattern, sure, literal) in self.rules.get(word, ()):
+            for rule, (pattern, sure, needles) in self.rules.get(word, ()):
                 if pattern is None:
                     matched.append((rule, None))
-                elif literal in text and (match := pattern.search(text)) is not None:
-                    matched.append((rule, places_of(match) if sure else None))
+                    continue
+                for needle in needles:
+                    if needle in text:
+                        match = pattern.search(text)
+                        if match is not None:
+                            matched.append((rule, places_of(match) if sure else None))
+                        break
         return matched
 
     def _signs(self, found: Iterable[bytes], text: str) -> tuple[list[Signed], list[Sign]]:
         matched: list[Signed] = []
         unfinished = []
         for word in found:
-            for sign, (pattern, sure, literal) in self.signs.get(word, ()):
+            for sign, (pattern, sure, needles) in self.signs.get(word, ()):
                 if pattern is None:
                     matched.append((sign, None))
-                elif literal in text and (match := pattern.search(text)) is not None:
+                    continue
+                match = None
+                for needle in needles:
+                    if needle in text:
+                        match = pattern.search(text)
+                        break
+                if match is not None:
                     matched.append((sign, places_of(match) if sure else None))
                 elif sign.wrapped and sign.wrapped in text and len(text) < 400:
                     unfinished.append(sign)
         return matched, unfinished
+
+
+def _sure(found: Iterable[tuple[Rule | Sign, Places | None]]) -> bool:
+    """Whether any of these is found in every line of the shape."""
+    return any(places is not None for _, places in found)
 
 
 def _votes(rules: Iterable[Ruled], signs: Iterable[Signed], *, of_sglang: bool) -> tuple[tuple[str, int], ...]:

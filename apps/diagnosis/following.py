@@ -56,8 +56,10 @@ class LogReader:
     def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
         """`frames`: there may be frames of bars among them."""
         story, book = self._story, self._book
-        known = book.carried
-        passed = superseded(lines) if frames and len(lines) > 2 else []
+        known, nothing = book.carried.get, NOTHING
+        blur = BLUR
+        shapes = [raw.translate(blur) for raw in lines]
+        passed = superseded(lines, shapes) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
         plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
         again: dict[int, int] = {}  # how often each of them was passed over
@@ -71,8 +73,8 @@ class LogReader:
             if story.ready and _serves(raw):
                 self._only_goes_on(raw)
                 continue
-            shape = known.get(raw.translate(BLUR)) or book.shape(raw)
-            if shape is NOTHING and story.open_sign is None:
+            shape = known(shapes[place - 1]) or book.shape(raw)
+            if shape is nothing and story.open_sign is None:
                 self._owner = NOBODY
                 continue
             if shape.wrapped_up:
@@ -164,10 +166,13 @@ def take(story: Story, shape: Shape, line: Line) -> None:
     """What a line of this shape changes in the story."""
     if story.open_sign is not None:
         _go_on(story, line.text)
+    if shape.unsure and not _says_anything(shape, line.text):
+        return
     for kind, votes in shape.votes:
         story.votes[kind] += votes
     if shape.of_sglang:
         story.marks["sglang"] = True
+    text = line.text
     if shape.of_vllm or (line.bars and line.origin.process.startswith(VLLM_PROCESSES)):
         story.marks["vllm_process"] = True
     for rule, places in shape.rules:
@@ -175,9 +180,11 @@ def take(story: Story, shape: Shape, line: Line) -> None:
             _search(rule, story, line)
             continue
         try:
-            rule.act(story, Found(line.text, places), line)
+            rule.act(story, Found(text, places), line)
         except (ValueError, OverflowError):
             pass  # "1.2.3 GiB": figures that are none; such a line tells nothing
+    if not shape.more:
+        return
     if shape.in_ray_section and "ray_section" in story.marks:
         for rule, places in shape.in_ray_section:
             _apply(rule, places, story, line)
@@ -187,6 +194,12 @@ def take(story: Story, shape: Shape, line: Line) -> None:
         story.open_sign = (shape.unfinished[0], line.number, line.text, line.rank, FOLLOWING)
     if shape.exception:
         story.doubt(GENERIC, line, _speaking(story, line))
+
+
+def _says_anything(shape: Shape, text: str) -> bool:
+    rules = [rule.pattern for rule, _ in (*shape.rules, *shape.in_ray_section)]
+    signs = [sign.pattern for sign, _ in shape.signs]
+    return any(pattern.search(text) for pattern in (*rules, *signs))
 
 
 def _search(rule: Rule, story: Story, line: Line) -> None:

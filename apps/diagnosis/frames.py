@@ -31,7 +31,10 @@ Frame = tuple[tuple[bytes, ...], int, float]  # a plain tuple: it is made for ev
 
 def frame_of(line: bytes) -> Frame | None:
     """The frame that a line consists of; None for every other line."""
-    blurred = shape_of(line)
+    return _frame(line, shape_of(line))
+
+
+def _frame(line: bytes, blurred: bytes) -> Frame | None:
     places = _places_of(blurred) if len(line) <= LONGEST_SHAPE else _search(blurred)
     if places is None:
         return None
@@ -78,15 +81,15 @@ def _side_by_side(key: tuple[bytes, ...]) -> str:
     return "download" if key[2] == b"B/s" and _LOADS.search(key[0]) is None else ""
 
 
-def superseded(lines: Sequence[bytes]) -> list[int]:
+def superseded(lines: Sequence[bytes], shapes: Sequence[bytes]) -> list[int]:
     """For each line that is a frame between two of the same bar that grows, the place of the last frame before it that
     is none, counted from 1; 0 for every other line. Empty when there is none. Between the frames of a download there may
-    be those of others."""
+    be those of others. `shapes`: the lines with blurred digits."""
     found = [0] * len(lines)
     bars: dict[tuple[bytes, ...], _Bar] = {}  # one, or several that run side by side
     together = ""
     for place, line in enumerate(lines):
-        frame = frame_of(line) if b"%" in line else None
+        frame = _frame(line, shapes[place]) if b"%" in line else None
         if frame is None:
             if bars:
                 bars.clear()

@@ -84,13 +84,12 @@ _SAID_IN = ("log", "MESSAGE", "message", "msg", "line")
 def carrier_of(line: bytes) -> int:
     """How many bytes at the line's beginning are its carrier's: time stamps and names."""
     first = line[:1]
-    may_be = (
-        line[4:5] == b"-" or b" | " in line[:104]
-        if first.isdigit()
-        else b"| " in line[:104] or b"]: " in line[:256]
-        if first.isalpha()
-        else line[:5] == b"[pod/"
-    )
+    if first.isdigit():
+        may_be = line[4:5] == b"-" or line.find(b" | ", 0, 104) >= 0
+    elif first.isalpha():
+        may_be = line.find(b"| ", 0, 104) >= 0 or line.find(b"]: ", 0, 256) >= 0
+    else:
+        may_be = line[:5] == b"[pod/"
     if not may_be:
         return 0
     found = _CARRIED.match(line)
@@ -252,13 +251,13 @@ def origin_of(text: str) -> tuple[Origin, str]:
     """(who printed the line, the line without that prefix). Of nested prefixes, as the driver of Ray's workers prints
     them, the innermost tells."""
     match, at = None, 0
-    for _ in range(MOST_PREFIXES):
+    for _ in range(MOST_PREFIXES if "(" in text else 0):
         inner = _PREFIX.match(text, at)
         if inner is None:
             break
         match, at = inner, inner.end()
     if match is None:
-        tag = _RANK_TAG.match(text)
+        tag = _RANK_TAG.match(text) if text[:1] == "[" else None
         return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)
     process, rest = match["process"], match["rest"].strip()
     tags = {kind: int(number) for kind, number in _TAG.findall(f"{process} {rest}")}

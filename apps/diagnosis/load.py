@@ -27,6 +27,12 @@ class RankLoad:
     seconds_per_item: float | None = None
     furthest: float = 0.0  # of the loading phase, 0..1
     percent: int | None = None
+    counted: bool = True  # False: beyond MOST_RANKS, kept nowhere
+
+    @property
+    def standing(self) -> float | None:
+        """How far it is, once it moves."""
+        return self.furthest if self.total is not None or self.furthest else None
 
 
 @dataclass
@@ -37,29 +43,32 @@ class Load:
     reached: float = 0.0  # by an earlier start in the same log: what is reported never falls
     ranks: dict[int, RankLoad] = field(default_factory=dict)
     loads: list[dict[str, float]] = field(default_factory=list)  # {"shards": n, "s": seconds} of the slowest rank
+    least: float = 0.0  # how far the slowest of the ranks that move is; a thousand are not looked at for every line
+    at_least: int = 0  # how many of them are just there
 
     def rank(self, rank: int | None) -> RankLoad:
         key = rank or 0
         known = self.ranks.get(key)
         if known is None:
-            known = RankLoad()
-            if len(self.ranks) < MOST_RANKS:
+            known = RankLoad(counted=len(self.ranks) < MOST_RANKS)
+            if known.counted:
                 self.ranks[key] = known
         return known
 
     def bar(self, rank: int | None, bar: Bar, *, unit: str = "shards") -> RankLoad:
         """A frame of a bar that counts what is loaded; how far its rank is then."""
         state = self.rank(rank)
+        before = state.standing
         if bar.done < state.done and (state.total is None or state.done >= state.total or bar.total != state.total):
             state.load += 1
         state.phase, state.done, state.total = "loading", bar.done, bar.total
         state.unit, state.seconds_per_item, state.percent = unit, bar.seconds_per_item, bar.percent
         share = bar.done / bar.total if bar.total else bar.percent / 100
-        self._reached(state, min(share, 1.0))
+        self._reached(state, min(share, 1.0), before)
         self._remember(state)
         return state
 
-    def _reached(self, state: RankLoad, share: float) -> None:
+    def _reached(self, state: RankLoad, share: float, before: float | None) -> None:
         expected = max(self.expected_loads, state.load + 1 if self.expected_loads > 1 else 1)
         if expected == 1:
             at = share
@@ -68,7 +77,24 @@ class Load:
         else:
             at = MAIN_LOAD + (1 - MAIN_LOAD) * (state.load - 1 + share) / (expected - 1)
         state.furthest = max(state.furthest, min(at, 1.0))
+        self._moved(state, before)
         self.enter("loading")
+
+    def _moved(self, state: RankLoad, before: float | None) -> None:
+        """Keep `least`; `before`: the standing of this rank until now."""
+        now = state.standing
+        if now == before or not state.counted:
+            return
+        if before is not None and before == self.least:
+            self.at_least -= 1
+        if now is not None and before is None and (self.at_least == 0 or now < self.least):
+            self.least, self.at_least = now, 1
+        elif now is not None and now == self.least:
+            self.at_least += 1
+        if self.at_least == 0:
+            standings = [at for each in self.ranks.values() if (at := each.standing) is not None]
+            self.least = min(standings, default=0.0)
+            self.at_least = standings.count(self.least)
 
     def _remember(self, state: RankLoad) -> None:
         if state.load >= 16:
@@ -85,12 +111,14 @@ class Load:
         if state.load < 16:
             known = self.loads[state.load]
             known["s"] = max(known.get("s", 0.0), seconds)
-        self._reached(state, 1.0)
+        self._reached(state, 1.0, state.standing)
 
     def loaded(self, rank: int | None) -> None:
         """All weights of this rank are in."""
         state = self.rank(rank)
+        before = state.standing
         state.furthest, state.phase = 1.0, "loaded"
+        self._moved(state, before)
         self.enter("loading")
 
     def enter(self, phase: str, share: float = 0.0) -> None:
@@ -102,8 +130,7 @@ class Load:
         if self.overall >= _ENDS[phase]:
             return  # what lies behind moves nothing
         if phase == "loading" and self.ranks:
-            moving = [state.furthest for state in self.ranks.values() if state.total is not None or state.furthest]
-            share = min(moving, default=0.0)
+            share = self.least
         at = BEGINS[phase] + (_ENDS[phase] - BEGINS[phase]) * share
         self.overall = max(self.overall, min(at, 1.0))
 

@@ -31,9 +31,7 @@ def _rule(trigger: str, pattern: str, act: Act, votes: int = 2) -> Rule:
 
 
 def _begins(story: Story, match: Found, line: Line) -> None:
-    for name in ("active", "pending", "failures"):
-        story.fact(**{name: 0})
-    story.fact(demands=[])
+    story.fact(active=0, pending=0, failures=0, demands=[])
     story.marks["ray_section"] = ""
     story.milestone("ray_status", line)
 
@@ -54,7 +52,7 @@ def _one_node(story: Story, match: Found, line: Line) -> None:
 def _nodes(story: Story, match: Found, line: Line) -> None:
     section = story.marks.get("ray_section")
     if section in ("active", "idle"):
-        story.fact(**{section: story.facts.get(section, 0) + int(match["count"])})
+        story.facts[section] = story.facts.get(section, 0) + int(match["count"])
 
 
 def _launching(story: Story, match: Found, line: Line) -> None:
@@ -225,7 +223,7 @@ RULES: tuple[Rule, ...] = (
 SIGNS: tuple[Sign, ...] = (
     Sign(
         "raylet",
-        re.compile(r"\(raylet\).{0,200}(?:terminated|marked dead|GCS.{0,40}unreachable)"),
+        re.compile(r"\(raylet\).{0,200}?(?:terminated|marked dead|GCS.{0,40}unreachable)"),
         "ray_node_dead",
         EFFECT,
         kind="ray",

@@ -23,7 +23,10 @@ def _rank(line: Line) -> int | None:
 
 
 def _of_rank(line: Line) -> Line:
-    return Line(line.number, line.text, line.origin, _rank(line), line.bars, line.stamped)
+    rank = _rank(line)
+    if rank == line.rank:
+        return line
+    return Line(line.number, line.text, line.origin, rank, line.bars, line.stamped)
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
@@ -52,10 +55,12 @@ _KEPT = {
 
 def _arguments(story: Story, match: Found, line: Line) -> None:
     story.start_again(line)
-    for found in _ARGUMENT.finditer(line.text):
-        value = found["value"]
-        if value != "None":
-            story.first(**{_KEPT[found["name"]]: value.strip("'") if value.startswith("'") else number(value)})
+    if story.marks.get("arguments") != hash(line.text):  # the same once more says nothing new
+        story.marks["arguments"] = hash(line.text)
+        for found in _ARGUMENT.finditer(line.text):
+            value = found["value"]
+            if value != "None":
+                story.first(**{_KEPT[found["name"]]: value.strip("'") if value.startswith("'") else number(value)})
     story.milestone("arguments", line)
     story.enter("starting", line)
 

@@ -815,7 +815,7 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     _sign("mismatch", r"Version mismatch: The cluster was started with", "ray_version_mismatch", kind="ray"),
     _sign(
         "marked",
-        r"The node with node id: \S+ and address: (?P<dead_node>\S+) .{0,120}marked dead",
+        r"The node with node id: \S+ and address: (?P<dead_node>\S+) .{0,120}?marked dead",
         "ray_node_dead",
         kind="ray",
         extract=_numbers,
@@ -834,7 +834,8 @@ ENGINE_SIGNS: tuple[Sign, ...] = (
     ),
     _sign(
         "gcs",
-        r"(?:Failed|[Uu]nable) to connect to GCS|connect(?:ing)? to GCS.{0,60}timed out|from GCS/raylet",
+        r"Failed to connect to GCS|Unable to connect to GCS|unable to connect to GCS|connect to GCS.{0,60}timed out"
+        r"|connecting to GCS.{0,60}timed out|from GCS/raylet",
         "ray_join_timeout",
         EFFECT,
         kind="ray",

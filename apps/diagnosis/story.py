@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from apps.diagnosis.alike import Found
 from apps.diagnosis.lines import NOBODY, Bar, Origin, origin_of
 from apps.diagnosis.load import Load
 from apps.diagnosis.masking import mask_text
@@ -69,7 +70,8 @@ class Story:
     def milestone(self, name: str, line: Line, **values: Any) -> None:
         if len(self.milestones) < MOST_MILESTONES:
             self.milestones.append(Milestone(name, line.number, line.rank, values))
-        self._got_over(line)
+        if self.signs:
+            self._got_over(line)
 
     def _got_over(self, line: Line) -> None:
         """A process that goes on has got over its exceptions and its waiting."""
@@ -79,6 +81,10 @@ class Story:
         waited = self.signs.get(ECHO)
         if waited is not None and waited.sign.until_milestone:
             del self.signs[ECHO]
+
+    def told_before(self, found: Found) -> bool:
+        """Whether the first of what a rule found is known, and milestones are no longer counted."""
+        return len(self.milestones) >= MOST_MILESTONES and found.names() <= self.facts.keys()
 
     def fact(self, **values: Any) -> None:
         self.facts.update(values)
@@ -106,7 +112,7 @@ class Story:
     def enter(self, phase: str, line: Line, share: float = 0.0) -> None:
         before = self.load.phase
         self.load.enter(phase, share)
-        if self.load.phase != before or not self.entered:
+        if self.load.phase != before or (not self.entered and (line.stamped or self.clock is not None)):
             stamp = clock_of(line.text) if line.stamped else None
             self.clock = stamp if stamp is not None else self.clock
             if self.clock is not None:

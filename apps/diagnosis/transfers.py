@@ -31,7 +31,7 @@ _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 def _size(text: str) -> int:
     """Bytes of rsync's figure: "188,743,683", "188.743.683" (other locales) or "1.32G" (with -h)."""
     plain = text.replace(",", "")
-    if plain.isdigit():
+    if plain.isdecimal():
         return int(plain)
     scale = _SCALES.get(text[-1].upper())
     if scale is not None:
@@ -40,15 +40,13 @@ def _size(text: str) -> int:
 
 
 def _rsync_frame(story: Story, match: Found, line: Line) -> None:
-    shown = match.groupdict()
-    size, percent = _size(shown["bytes"]), int(shown["pct"])
-    facts = story.facts
-    facts["bytes"], facts["pct"], facts["rate"], facts["eta"] = size, percent, shown["rate"], shown["eta"]
+    size, percent, facts = _size(match["bytes"]), int(match["pct"]), story.facts
+    facts["bytes"], facts["pct"], facts["rate"], facts["eta"] = size, percent, match["rate"], match["eta"]
     facts["done"] = False
-    if shown["left"] is not None:
-        left = int(shown["left"])
-        facts["files_done"], facts["to_check"] = int(shown["files"]), [left, int(shown["all"])]
-        facts["done"] = left == 0 and percent == 100 and shown["list"] == "to"
+    if match["left"] is not None:
+        left = int(match["left"])
+        facts["files_done"], facts["to_check"] = int(match["files"]), [left, int(match["all"])]
+        facts["done"] = left == 0 and percent == 100 and match["list"] == "to"
     _advance(story, "copying", percent / 100, size, round(size * 100 / percent) if percent else None, "bytes")
 
 

@@ -34,8 +34,10 @@ def _phase(phase: str, name: str = "", share: float = 0.0) -> Act:
     """A line that means: this phase has begun. Named groups of the pattern become facts and values of the milestone."""
 
     def act(story: Story, match: Found, line: Line) -> None:
-        values = {key: number(value) for key, value in match.groupdict().items() if value is not None}
-        story.first(**values)
+        values: dict[str, Any] = {}
+        if not story.told_before(match):
+            values = {key: number(value) for key, value in match.groupdict().items() if value is not None}
+            story.first(**values)
         if name:
             story.milestone(name, line, **values)
         story.enter(phase, line, share)
@@ -44,10 +46,14 @@ def _phase(phase: str, name: str = "", share: float = 0.0) -> Act:
 
 
 def _facts(story: Story, match: Found, line: Line) -> None:
+    if match.names() <= story.facts.keys():
+        return
     story.first(**{key: number(value) for key, value in match.groupdict().items() if value is not None})
 
 
 def _texts(story: Story, match: Found, line: Line) -> None:
+    if match.names() <= story.facts.keys():
+        return
     story.first(**{key: value for key, value in match.groupdict().items() if value is not None})
 
 
@@ -115,25 +121,23 @@ _CONFIG = re.compile(
 )
 
 
+_CONFIGURED = {
+    "model": "model",
+    "max_seq_len": "max_len",
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "served_model_name": "served_as",
+    "quantization": "quantization",
+}
+
+
 def _engine_config(story: Story, match: Found, line: Line) -> None:
-    names = {
-        "model": "model",
-        "max_seq_len": "max_len",
-        "tensor_parallel_size": "tp",
-        "pipeline_parallel_size": "pp",
-        "served_model_name": "served_as",
-        "quantization": "quantization",
-    }
-    for found in _CONFIG.finditer(line.text):
-        value = found["value"].strip("'")
-        if found["name"] in names and value != "None":
-            story.first(
-                **{
-                    names[found["name"]]: number(value)
-                    if found["name"] not in ("model", "served_model_name")
-                    else value
-                }
-            )
+    if story.marks.get("config") != hash(line.text):  # the same once more says nothing new
+        story.marks["config"] = hash(line.text)
+        for found in _CONFIG.finditer(line.text):
+            name, value = _CONFIGURED.get(found["name"]), found["value"].strip("'")
+            if name is not None and value != "None":
+                story.first(**{name: value if name in ("model", "served_as") else number(value)})
     if "speculative_config=" in line.text and "speculative_config=None" not in line.text:
         story.load.expected_loads = 2
     story.milestone("engine_started", line)

@@ -14,6 +14,7 @@ from apps.facts.values import ModelFolder
 
 _OF = re.compile(r"^(?P<stem>.*?)-?(?P<number>\d{3,6})-of-(?P<count>\d{3,6})(?P<rest>.*)$")
 _WEIGHTS = (".safetensors", ".gguf", ".pth")
+MOST_GGUF = 200
 _HUB = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
 
 
@@ -21,14 +22,15 @@ _HUB = re.compile(r"/models--([^/]+?)--([^/]+)/snapshots/")
 class _Folder:
     files: dict[str, int] = field(default_factory=dict)
     expected: set[str] = field(default_factory=set)
+    tensors: dict[str, tuple[int, int]] = field(default_factory=dict)
     config: str = ""
     partial: int | None = None
     total: int | None = None
 
 
 def folders(text: str) -> tuple[ModelFolder, ...]:
-    """`@folder PATH`, then `SIZE<TAB>PATH` of each file (symlinks followed), `@expected NAME`, `@total BYTES`, `@partial BYTES`
-    and the lines of config.json behind `|`."""
+    """`@folder PATH`, then `SIZE<TAB>PATH` of each file (symlinks followed), `@expected NAME`, `@total BYTES`, `@partial BYTES`,
+    `@tensor BYTES COUNT NAME` out of the headers (numbers in the name as N) and the lines of config.json behind `|`."""
     found: dict[str, _Folder] = {}
     current: _Folder | None = None
     for line in text.splitlines():
@@ -44,6 +46,8 @@ def _take(folder: _Folder, line: str) -> None:
         folder.config += line[1:] + "\n"
     elif line.startswith("@expected "):
         folder.expected.add(line[10:].strip())
+    elif line.startswith("@tensor "):
+        _take_tensor(folder, line)
     elif line.startswith(("@total ", "@partial ")):
         word, _, number = line[1:].partition(" ")
         if number.strip().isdecimal():
@@ -52,6 +56,28 @@ def _take(folder: _Folder, line: str) -> None:
         size, tab, path = line.partition("\t")
         if tab and size.isdecimal() and len(size) < 19:
             folder.files[path.removeprefix("./")] = int(size)
+
+
+def _take_tensor(folder: _Folder, line: str) -> None:
+    size, count, name = [*line[8:].split(" ", 2), "", ""][:3]
+    if (
+        name
+        and size.isdecimal()
+        and count.isdecimal()
+        and len(size) < 19
+        and len(count) < 10
+        and len(folder.tensors) < 1000
+    ):
+        folder.tensors[name[:300]] = (int(count), int(size))
+
+
+def _loaded(folder: _Folder, weights: dict[str, int]) -> dict[str, int]:
+    """The weight files that an engine loads: those of the index, where there is one; else all but a copy in another
+    layout (`consolidated`) beside them."""
+    if folder.expected:
+        return {name: size for name, size in weights.items() if name in folder.expected} or weights
+    plain = {name: size for name, size in weights.items() if not name.startswith("consolidated")}
+    return plain or weights
 
 
 def _made(path: str, folder: _Folder) -> ModelFolder:
@@ -72,11 +98,13 @@ def _made(path: str, folder: _Folder) -> ModelFolder:
         shards_expected=len(expected) or (len(present) if complete else None),
         complete=complete,
         config=_config(folder.config),
-        weights_bytes=sum(weights.values()),
+        weights_bytes=sum(_loaded(folder, weights).values()),
+        tensors=tuple(sorted((name, count, size) for name, (count, size) in folder.tensors.items())),
         name=f"{hub.group(1)}/{hub.group(2)}" if hub else None,
         missing=tuple(missing[:200]),
         partial_bytes=folder.partial,
         index_total_bytes=folder.total,
+        gguf=tuple(sorted(one for one in weights.items() if one[0].lower().endswith(".gguf")))[:MOST_GGUF],
     )
 
 
@@ -124,9 +152,26 @@ class ModelsFact(Fact):
     """Folders that hold a model: /models, the Hub cache, and the paths that the caller names (`extra={"models": "one a line"}`)."""
 
     name = "models"
-    reads = "find -L FOLDER, config.json and *.index.json of each model folder"
+    reads = "find -L FOLDER, config.json, *.index.json and the headers of *.safetensors of each model folder"
     timeout_s = 25
     script = r"""
+left=400
+sum='{ if (!match($0, /"data_offsets" *: *\[[0-9]+ *, *[0-9]+/)) next
+  at = substr($0, RSTART, RLENGTH); sub(/.*\[/, "", at); split(at, ends, /, */)
+  name = $0; sub(/^[ ,{]*"/, "", name); sub(/".*/, "", name)
+  gsub(/\.[0-9]+\./, ".N.", name); gsub(/\.[0-9]+\./, ".N.", name)
+  bytes[name] += ends[2] - ends[1]; count[name]++ }
+END { for (name in bytes) printf "@tensor %.0f %d %s\n", bytes[name], count[name], name }'
+headers() {
+  set -- "$1"/*.safetensors
+  [ -f "$1" ] && left=$((left - $#)) && [ "$left" -ge 0 ] || return 0
+  for file; do
+    case $file in */consolidated*) continue ;; esac
+    long=$(od -An -v -t u8 -N 8 "$file" 2>/dev/null | tr -d ' ')
+    case $long in ''|*[!0-9]*|????????*) continue ;; esac
+    tail -c +9 "$file" 2>/dev/null | head -c "$long" | tr '}' '\n'
+  done | awk "$sum" | sort -k 2,2nr | head -n 400
+}
 hub=${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}
 one() {
   [ -d "$1" ] || return 0
@@ -142,6 +187,7 @@ one() {
     part=$(find "${1%/snapshots/*}/blobs" -name '*.incomplete' -type f -exec stat -c %s {} + 2>/dev/null | awk '{ n += $1 } END { if (NR) printf "%.0f", n }')
     [ -z "$part" ] || printf '@partial %s\n' "$part" ;;
   esac
+  headers "$1"
   [ ! -f "$1/config.json" ] || { head -c 262144 "$1/config.json" | tr -d '\000\r' | sed 's/^/|/'; echo; }
 }
 {

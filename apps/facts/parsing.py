@@ -23,6 +23,7 @@ assert probe.PROBE  # importing it fills the registry
 HEAD_BYTES = 2 * 1024 * 1024
 TAIL_BYTES = 512 * 1024
 MOST_INPUTS = 20_000
+MOST_BYTES = 6 * 1024 * 1024  # of several inputs together
 MOST_LABELS = 200
 _SEPARATOR = re.compile(rb"\n---8<---[^\n]*")
 _LABEL = re.compile(r"^# (?:node )?([A-Za-z0-9_-]{1,32})[ \t]*$", re.MULTILINE)
@@ -280,19 +281,27 @@ def write(name: str, source: IO[bytes], stdout: IO[str]) -> None:
 
     A text that begins with a separator has no input before it.
     """
-    told = (_told(name, piece) for piece in pieces(source))
+    told = _all_told(name, source)
     first, second = next(told), next(told, None)
     if second is None:
         stdout.write((first or _json(parsed(name, ""))) + "\n")
         return
     stdout.write("[" + (first + ",\n" if first else "") + (second or "null"))
-    for each in islice(told, MOST_INPUTS):
+    for each in told:
         stdout.write(",\n" + (each or "null"))
-    if next(told, None) is not None:
-        stdout.write(
-            ",\n" + _json({"problem": "too_many_inputs", "evidence": f"only the first {MOST_INPUTS} were read"})
-        )
     stdout.write("]\n")
+
+
+def _all_told(name: str, source: IO[bytes]) -> Iterator[str]:
+    """The JSON texts of the inputs; a last one says so where not all were read."""
+    read = 0
+    for count, piece in enumerate(pieces(source)):
+        if count >= MOST_INPUTS or read >= MOST_BYTES:
+            evidence = f"only the first {count} were read: at most {MOST_INPUTS}, and {MOST_BYTES >> 20} MiB together"
+            yield _json({"problem": "too_many_inputs", "evidence": evidence})
+            return
+        read += min(piece.size, HEAD_BYTES + TAIL_BYTES)
+        yield _told(name, piece)
 
 
 def _told(name: str, piece: _Piece) -> str:

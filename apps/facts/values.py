@@ -278,8 +278,11 @@ class ModelFolder:
     weights_bytes: int | None = None  # sum of the weight files
     name: str | None = None  # owner/name where the path says so
     missing: tuple[str, ...] = ()  # expected weight files that are not there
+    # Of the headers of the safetensors files: (name with N for every number, how many there are, their bytes).
+    tensors: tuple[tuple[str, int, int], ...] = ()
     partial_bytes: int | None = None  # of unfinished downloads beside it
     index_total_bytes: int | None = None  # metadata.total_size of the index
+    gguf: tuple[tuple[str, int], ...] = ()  # (name, bytes) of its GGUF files: each may be a model of its own
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ from django.utils.safestring import SafeString
 WIDTH = 1000  # units of the viewBox; the page stretches it
 MOST_SHARDS = 120  # beyond this single shards can't be seen
 GIB = 1024**3
+SMALLEST_OVER = 1 << 26  # bytes; less can't be seen
 NAMES = {
     "os": "system",
     "weights": "weights",
     "graphs": "graphs and activations",
+    "state": "state of sequences",
     "kv": "KV cache",
     "deployments": "other deployments",
     "others": "not ours",
@@ -39,9 +41,13 @@ def scaled(parts: Sequence[tuple[str, int]], total: int) -> list[tuple[str, floa
 def memory_bar(
     parts: Sequence[tuple[str, int]], total: int, *, label: str = "", large: bool = False, key: str = "m"
 ) -> SafeString:
-    """One node's memory, in bytes by owner. What is not ours is hatched. `key` must be unique in the page."""
-    pieces = scaled(parts, total)
+    """One node's memory, in bytes by owner. What is not ours is hatched. What is wanted beyond `total` is drawn behind a line
+    where the memory ends. `key` must be unique in the page."""
+    over = max(0, sum(size for _, size in parts) - total)
+    pieces = scaled(parts, total + over)
     words = ", ".join(f"{NAMES.get(name, name)} {size / GIB:.1f} GiB" for name, size in parts if size)
+    if over >= SMALLEST_OVER:
+        words += f", {over / GIB:.1f} GiB more than there is"
     rects = format_html_join(
         "",
         '<rect class="seg-{}" x="{}" width="{}" height="20"></rect>',
@@ -62,7 +68,7 @@ def memory_bar(
     )
     return format_html(
         '<svg class="memory" {} viewBox="0 0 {} 20" preserveAspectRatio="none" role="img" aria-label="{}">'
-        '<title>{}</title>{}<rect class="seg-free" width="{}" height="20"></rect>{}{}</svg>',
+        '<title>{}</title>{}<rect class="seg-free" width="{}" height="20"></rect>{}{}{}</svg>',
         format_html('data-size="large"') if large else "",
         WIDTH,
         label or words,
@@ -71,6 +77,22 @@ def memory_bar(
         WIDTH,
         rects,
         stripes,
+        _beyond(total, over, key) if over >= SMALLEST_OVER else "",
+    )
+
+
+def _beyond(total: int, over: int, key: str) -> SafeString:
+    """What does not fit: crossed out in red, behind a line where the memory ends."""
+    end = round(total / (total + over) * WIDTH, 2)
+    return format_html(
+        '<defs><pattern id="{}-over" width="12" height="20" patternUnits="userSpaceOnUse" patternTransform="skewX(35)">'
+        '<rect class="seg-over" width="4" height="20"></rect></pattern></defs><rect x="{}" width="{}" height="20" '
+        'fill="url(#{}-over)"></rect><rect class="seg-end" x="{}" width="4" height="20"></rect>',
+        key,
+        end,
+        round(WIDTH - end, 2),
+        key,
+        max(0.0, end - 2),
     )
 
 

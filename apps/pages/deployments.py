@@ -25,7 +25,8 @@ from apps.deployments.queries import Reached, endpoint
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
-from apps.pages import charts, forms, scripts
+from apps.pages import forms, scripts
+from apps.pages.fitting import bars as fit_bars
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
 from apps.pages.words import duration_words
@@ -487,17 +488,7 @@ def _agreed(clear: Sequence[Clear], plan: Plan) -> tuple[Clear, ...]:
 
 
 def _bars(plan: Plan) -> list[dict[str, Any]]:
-    if plan.fit is None:
-        return []
-    return [
-        {
-            "node": bar.node,
-            "total": bar.total_bytes,
-            "picture": charts.memory_bar(bar.segments, bar.total_bytes, large=True, key=f"fit{number}"),
-            "parts": [(charts.NAMES.get(name, name), size) for name, size in bar.parts if size],
-        }
-        for number, bar in enumerate(plan.fit.bars)
-    ]
+    return fit_bars(plan.fit) if plan.fit else []
 
 
 @allow("plan")

@@ -21,10 +21,11 @@ from apps.runs.models import Run, Step
 GIB = 1 << 30
 BARS = (
     ("others hold it", (("os", 6), ("others", 98), ("free", 15))),
-    ("another deployment holds it", (("os", 8), ("deployments", 88), ("others", 4), ("free", 20))),
-    ("serving", (("os", 8), ("weights", 57), ("graphs", 5), ("kv", 31), ("free", 18))),
+    ("another deployment holds it", (("os", 8), ("deployments", 88), ("others", 4), ("free", 19))),
+    ("serving", (("os", 8), ("weights", 57), ("graphs", 5), ("state", 6), ("kv", 25), ("free", 18))),
     ("empty", (("os", 4), ("free", 115))),
-    ("too much", (("os", 8), ("weights", 130))),
+    ("too much", (("os", 8), ("weights", 130), ("graphs", 4), ("kv", 3))),
+    ("until it is cleared", (("os", 8), ("weights", 57), ("graphs", 5), ("kv", 31), ("others", 40))),
 )
 
 

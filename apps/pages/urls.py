@@ -8,6 +8,7 @@ from apps.pages import (
     credentials,
     deployments,
     explain,
+    fitting,
     fleet,
     nodes,
     patterns,
@@ -21,6 +22,7 @@ from apps.pages import (
 
 urlpatterns = [
     *fleet.urlpatterns,
+    *fitting.urlpatterns,
     *deployments.urlpatterns,
     *nodes.urlpatterns,
     *provision.urlpatterns,

@@ -5,65 +5,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from apps.diagnosis.findings.holders import discrete, holders
 from apps.facts.sheet import Sheet
-from apps.facts.values import ModelFolder
-from apps.plan import kvcache, options
-from apps.plan.checks.others import of_holders
-from apps.plan.preflight import find_model
+from apps.plan import asked, kvcache, options, weights
+from apps.plan.asked import DEFAULT_UTILIZATION
+from apps.plan.loads import UNCORRECTED, Load, known_of, load_of, model_of, shape
+from apps.plan.rooms import Room, claim_bytes, room_of
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Bar, Fit
 
 GIB = 1 << 30
-DEFAULT_UTILIZATION = 0.9  # vLLM's own when nothing is said
-RUNTIME_BYTES = (
-    4 * GIB
-)  # activations, CUDA graphs and libraries inside the claim; an assumption until a launch was measured
 SLACK_BYTES = 1 * GIB  # MemAvailable moves by that much on its own
 LEAST_TOKENS = 4096  # below this a service is of no use
 LONGEST_UNKNOWN = 32768  # tokens, for the sentence where neither spec nor config says a length
+MOST_SHARE = 0.95  # that is offered, where no floor keeps it lower: the driver and others' contexts want a little
+MOST_RANKS = 64  # that are tried for "so many would hold it"
+
+__all__ = ["GIB", "SLACK_BYTES", "Load", "Room", "claim_bytes", "fit", "load_of", "longest", "model_of", "room_of"]
 
 
 @dataclass(frozen=True)
-class Room:
-    """One node's memory as the engine will find it, in bytes. `unified`: GPU memory is the machine's own."""
+class Place:
+    """A rank on its node: what is left for its cache (negative when the weights alone do not fit), in bytes."""
 
-    node: str
-    total: int
-    available: int  # now, and what our own leftovers give back: they go without asking
-    freed: int  # by what was consented to
-    freeable: int  # by everything that is in the way
-    claim: int | None  # what the engine will ask for; None where it takes what it needs
-    floor: int
-    unified: bool
-    others: tuple[tuple[str, int], ...] = ()  # other deployments of ours and what they hold: stopped, not cleared
-
-    @property
-    def after(self) -> int:
-        """Free once the consented clearing is done."""
-        return min(self.total, self.available + self.freed)
-
-    @property
-    def at_best(self) -> int:
-        return min(self.total, self.available + self.freeable)
+    room: Room
+    left: int
 
 
-@dataclass(frozen=True)
-class Load:
-    """What one rank needs, in bytes."""
-
-    weights: int | None
-    runtime: int
-    cache: kvcache.Cache | kvcache.Unknown
-    fixed_kv: int | None = None  # --kv-cache-memory-bytes
-
-
-def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
-    """The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
+def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given, *, beside: Mapping[str, int] | None = None) -> Fit:
+    """Of one service; `beside`: by node, bytes that the deployment's other services take there (see fit_together).
+    The verdict (fits, fits_after_clearing, does_not_fit, unknown), its sentence, one bar per node, KV tokens of the
     whole deployment (the smallest rank decides) and, where it does not fit, the largest setting that does."""
+    return _judged(spec, sheets, given, beside or {}, deeper=True)
+
+
+def _judged(spec: Spec, sheets: Mapping[str, Sheet], given: Given, beside: Mapping[str, int], *, deeper: bool) -> Fit:
     missing = [node for node in spec.nodes if node not in sheets]
     if missing or not spec.nodes:
         return Fit("unknown", f"Unknown: nothing is known of {', '.join(missing) or 'any node'} yet.")
@@ -71,217 +49,203 @@ def fit(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Fit:
     if any(room is None for room in rooms):
         silent = [node for node, room in zip(spec.nodes, rooms, strict=True) if room is None]
         return Fit("unknown", f"Unknown: {', '.join(silent)} did not say how much memory it has.")
-    known = [room for room in rooms if room is not None]
-    load = load_of(spec, [sheets[node] for node in spec.nodes])
+    known = [
+        replace(room, available=max(0, room.available - beside.get(room.node, 0))) for room in rooms if room is not None
+    ]
+    load = load_of(spec, [sheets[node] for node in spec.nodes], given)
     if load.weights is None:
-        where = spec.model_path or "the hub's cache (no model path is set)"
+        bars = tuple(_bar(room, load, 0, 0) for room in known)
         return Fit(
-            "unknown",
-            f"Unknown: the weight files at {where} were not seen, so their size is not known.",
-            tuple(_bar(room, 0, 0, 0) for room in known),
+            "unknown", f"Unknown: {_unseen(spec, sheets, given)}, so the size of its weights is not known.", bars
         )
-    return _verdict(spec, known, load)
+    found = _verdict(spec, known, load)
+    if found.verdict == "does_not_fit" and not found.largest and deeper:
+        return _with_more_ranks(spec, sheets, given, beside, known, load, found)
+    return found
 
 
-def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
-    """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
-    share (no GPU known, or another engine)."""
-    if (
-        spec.engine != "vllm"
-        or not (sheet.gpus and sheet.gpus.gpus)
-        or "--kv-cache-memory-bytes" in options.values(spec)
-    ):
-        return None
-    total = _total(spec, sheet)
-    share = spec.gpu_memory_utilization if spec.gpu_memory_utilization is not None else DEFAULT_UTILIZATION
-    return None if total is None else int(total * share)
-
-
-def _total(spec: Spec, sheet: Sheet) -> int | None:
-    """One rank's memory: the machine's own on unified parts and without GPU, else the smallest GPU's that is used."""
-    if discrete(sheet) and sheet.gpus:
-        sizes = [gpu.memory_total_mib for gpu in sheet.gpus.gpus if gpu.memory_total_mib]
-        return min(sizes) * (1 << 20) if sizes else None
-    return sheet.memory.total_bytes if sheet.memory else None
-
-
-def _available(sheet: Sheet, total: int) -> int:
-    if discrete(sheet) and sheet.gpus:
-        used = [gpu.memory_used_mib or 0 for gpu in sheet.gpus.gpus]
-        return total - max(used) * (1 << 20)
-    memory = sheet.memory
-    return memory.available_bytes if memory and memory.available_bytes is not None else total
-
-
-def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
-    """None when the node did not say how much memory it has."""
-    total = _total(spec, sheet)
-    if total is None:
-        return None
-    consented = {(one.kind, one.name) for one in given.clear if one.node == sheet.node}
-    own = freed = freeable = 0
-    theirs = of_holders(sheet, given)
-    others: dict[str, int] = {}
-    for holder in holders(sheet, given.deployment):
-        if holder.own:
-            own += holder.bytes
-            continue
-        if (holder.kind, holder.name) in theirs:
-            name = theirs[holder.kind, holder.name].name
-            others[name] = others.get(name, 0) + holder.bytes
-        freeable += holder.bytes
-        freed += holder.bytes if (holder.kind, holder.name) in consented else 0
-    floor = 0 if discrete(sheet) else int(spec.os_floor_gib * GIB)
-    return Room(
-        sheet.node,
-        total,
-        min(total, _available(sheet, total) + own),
-        freed,
-        freeable,
-        claim_bytes(spec, sheet),
-        floor,
-        not discrete(sheet),
-        tuple(others.items()),
-    )
-
-
-def load_of(spec: Spec, sheets: Sequence[Sheet]) -> Load:
-    """What a rank needs: the real files split over the ranks, and the cache by the config."""
-    folder = model_of(spec, sheets)
-    weights = folder.weights_bytes if folder else None
-    gpu = any(sheet.gpus and sheet.gpus.gpus for sheet in sheets)
-    stages = options.pipeline_parallel(spec)
-    ranks = max(1, spec.tensor_parallel) * stages
-    return Load(
-        weights=None if weights is None else math.ceil(weights / ranks),
-        runtime=RUNTIME_BYTES if gpu else GIB,
-        cache=kvcache.cache(
-            folder.config if folder else None,
-            tensor_parallel=spec.tensor_parallel,
-            pipeline_parallel=stages,
-            kv_dtype=spec.kv_cache_dtype,
-        ),
-        fixed_kv=options.whole(spec, "--kv-cache-memory-bytes"),
-    )
-
-
-def model_of(spec: Spec, sheets: Sequence[Sheet]) -> ModelFolder | None:
-    """The model's folder as the first node that has it whole describes it."""
-    found = [model for sheet in sheets if spec.model_path and (model := find_model(sheet, spec.model_path))]
-    whole = [model for model in found if model.complete is not False and model.weights_bytes]
-    return next(iter(whole or found), None)
+def _unseen(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> str:
+    """What would have said how large the model is."""
+    known = known_of(spec, [sheets[node] for node in spec.nodes], given)
+    where = spec.model_path or "the hub's cache (no model path is set)"
+    said = f"the weight files at {where} were not seen"
+    counted = weights.families(known.config)
+    if spec.engine == "llamacpp":
+        return said
+    if known.config and isinstance(counted, kvcache.Unknown):
+        return f"{said} and {counted.missing}"
+    if known.config:
+        return f"{said} and how its weights are quantised is not understood"
+    return f"{said}, no config.json was given and the catalogue does not have {spec.model or 'it'}"
 
 
 def _verdict(spec: Spec, rooms: Sequence[Room], load: Load) -> Fit:
     """Judged by the tightest node."""
-    kv = [_kv_bytes(room, load) for room in rooms]
+    places = [Place(room, _left(room, load)) for room in rooms]
+    tight = min(places, key=lambda place: (place.left, place.room.node))
+    tokens = _tokens(tight.left, spec, load)
+    why = _shortage(spec, places, load, tight)
+    least = _least(spec, load)
     bars = tuple(
-        _bar(room, load.weights or 0, load.runtime, max(0, size)) for room, size in zip(rooms, kv, strict=True)
+        _bar(place.room, load, max(place.left, least) if why else max(0, place.left), _state(spec, place.left, load))
+        for place in places
     )
-    tight, size = min(zip(rooms, kv, strict=True), key=lambda pair: (pair[1], pair[0].node))
-    tokens = _tokens(size, spec, load)
-    why = _shortage(spec, rooms, load, tight, size)
+    remarks = _remarks(spec, rooms, load)
     if why:
-        return Fit("does_not_fit", why, bars, None, largest(spec, rooms, load))
+        best = largest(spec, rooms, load)
+        return Fit("does_not_fit", why + _at_best(best, rooms, _loose(spec, load)), bars, None, best, remarks=remarks)
     if tokens is None:
         missing = load.cache.missing if isinstance(load.cache, kvcache.Unknown) else ""
         return Fit(
             "unknown",
-            f"The weights fit and leave {size / GIB:.1f} GiB per node for the KV cache; how many tokens that "
+            f"The weights fit and leave {tight.left / GIB:.1f} GiB per node for the KV cache; how many tokens that "
             f"holds is unknown: {missing}.",
             bars,
-            None,
+            remarks=remarks,
         )
     short = [room for room in rooms if _wanted(room, load) > room.after + SLACK_BYTES]
     verdict = "fits_after_clearing" if short or any(room.freed for room in rooms) else "fits"
-    return Fit(verdict, _sentence(spec, rooms, load, tight, size, tokens, short), bars, tokens)
+    length = longest(spec, load)
+    return Fit(
+        verdict,
+        _sentence(spec, rooms, load, tight, tokens, short),
+        bars,
+        tokens,
+        remarks=remarks,
+        sequences=min(tokens // length, asked.sequences_of(spec) * load.replicas),
+        length=length,
+        predicted=_predicted(spec, tight, load, tokens),
+    )
 
 
 def _wanted(room: Room, load: Load) -> int:
     """What must be free on the node before the engine starts."""
-    return room.claim if room.claim is not None else (load.weights or 0) + load.runtime + (load.fixed_kv or 0)
-
-
-def _kv_bytes(room: Room, load: Load) -> int:
-    """Left for the KV cache on one node; negative when the weights alone do not fit."""
-    budget = room.claim if room.claim is not None else room.at_best - room.floor
-    left = budget - (load.weights or 0) - load.runtime
-    return left if load.fixed_kv is None else min(left, load.fixed_kv)
-
-
-def _shortage(spec: Spec, rooms: Sequence[Room], load: Load, tight: Room, size: int) -> str:
-    """Why it can't fit even when everything in the way is cleared; empty when it can."""
-    where = f"on {tight.node} " if len(rooms) > 1 else ""
-    least = (
-        load.cache.sequence_bytes(spec.max_model_len or LEAST_TOKENS) if isinstance(load.cache, kvcache.Cache) else 0
-    )
-    if size < least or size <= 0:
-        return (
-            f"Does not fit {where}by {(least - size) / GIB:.1f} GiB: {(load.weights or 0) / GIB:.1f} GiB of weights, "
-            f"{load.runtime / GIB:.1f} GiB for graphs and activations and {least / GIB:.1f} GiB for one sequence of "
-            f"{spec.max_model_len or LEAST_TOKENS:,} tokens want more than the {_budget(tight) / GIB:.1f} GiB "
-            "that the engine may take."
-        )
-    for room in rooms:
-        wanted, total, best = _wanted(room, load) / GIB, room.total / GIB, room.at_best / GIB
-        if room.claim is not None and room.total - room.claim < room.floor:
-            return (
-                f"Does not fit on {room.node}: {_share(spec):g} of {total:.1f} GiB leaves {total - wanted:.1f} GiB "
-                f"for the system, less than the floor of {room.floor / GIB:.1f} GiB."
-            )
-        if _wanted(room, load) > room.at_best + SLACK_BYTES:
-            return (
-                f"Does not fit on {room.node} by {wanted - best:.1f} GiB: the engine wants {wanted:.1f} GiB free at "
-                f"its start and at most {best:.1f} GiB can be."
-            )
-    return ""
+    if room.claim is not None:
+        return room.claim
+    needed = ((load.weights or 0) + load.runtime) * room.ranks + (load.fixed_kv or 0)
+    return needed if room.static is None else math.ceil((load.weights or 0) / room.static)
 
 
 def _budget(room: Room) -> int:
-    return room.claim if room.claim is not None else max(0, room.at_best - room.floor)
+    """What the engine may take there for weights and cache and, but for SGLang, for everything else."""
+    if room.claim is not None:
+        return room.claim
+    if room.static is not None:
+        return int(room.at_best * room.static)
+    return max(0, room.at_best - room.floor)
+
+
+def _left(room: Room, load: Load) -> int:
+    """For the KV cache of one rank; negative when the weights alone do not fit."""
+    beside = 0 if room.static is not None else load.runtime
+    left = _budget(room) // room.ranks - (load.weights or 0) - beside
+    return left if load.fixed_kv is None else min(left, load.fixed_kv)
+
+
+def _least(spec: Spec, load: Load) -> int:
+    """Bytes of one sequence, below which a service is of no use."""
+    if isinstance(load.cache, kvcache.Unknown):
+        return 0
+    return math.ceil(load.cache.sequence_bytes(_needed(spec, load)) / load.corrected.tokens)
+
+
+def _needed(spec: Spec, load: Load) -> int:
+    """Tokens of a sequence that must fit. Where nothing is said vLLM takes the model's own length and refuses to start
+    when one such sequence has no room; others make do with what is left."""
+    if asked.length_of(spec) is None and (spec.engine != "vllm" or asked.fits_itself(spec)):
+        return LEAST_TOKENS
+    own = load.cache.max_length if isinstance(load.cache, kvcache.Cache) else None
+    return asked.length_of(spec) or own or LEAST_TOKENS
+
+
+def _shortage(spec: Spec, places: Sequence[Place], load: Load, tight: Place) -> str:
+    """Why it can't fit even when everything in the way is cleared; empty when it can."""
+    room, least = tight.room, max(_least(spec, load), load.fixed_kv or 0)
+    where = f"on {_place(room)} " if len(places) > 1 or room.gpus > 1 else ""
+    if tight.left < least or tight.left <= 0:
+        cache = "the KV cache" if load.fixed_kv else f"one sequence of {_needed(spec, load):,} tokens"
+        beside = "" if room.static is not None else f"{load.runtime / GIB:.1f} GiB for graphs and activations and "
+        return (
+            f"Does not fit {where}by {(least - tight.left) / GIB:.1f} GiB: {(load.weights or 0) / GIB:.1f} GiB of "
+            f"weights, {beside}{least / GIB:.1f} GiB for {cache} want more than the {_budget(room) / GIB:.1f} GiB "
+            "that the engine may take."
+        )
+    for place in places:
+        why = _no_room(spec, place.room, load)
+        if why:
+            return why
+    return ""
+
+
+def _no_room(spec: Spec, room: Room, load: Load) -> str:
+    """Why one node can't give what the engine will ask for; empty when it can."""
+    wanted, total, best = _wanted(room, load), room.total, room.at_best
+    taken = room.claim if room.claim is not None else 0
+    if room.static is not None:
+        taken = int(best * room.static) + load.runtime
+        if taken > best:
+            return (
+                f"Does not fit on {_place(room)}: a share of {room.static:g} leaves "
+                f"{(best - int(best * room.static)) / GIB:.1f} GiB for graphs and activations, which want "
+                f"{load.runtime / GIB:.1f} GiB."
+            )
+    if taken and total - taken < room.floor:
+        share = room.static if room.static is not None else _share(spec)
+        return (
+            f"Does not fit on {room.node}: {share:g} of {total / GIB:.1f} GiB leaves {(total - taken) / GIB:.1f} GiB "
+            f"for the system, less than the floor of {room.floor / GIB:.1f} GiB."
+        )
+    if wanted > best + SLACK_BYTES:
+        return (
+            f"Does not fit on {_place(room)} by {(wanted - best) / GIB:.1f} GiB: the engine wants "
+            f"{wanted / GIB:.1f} GiB free at its start and at most {best / GIB:.1f} GiB can be."
+        )
+    return ""
+
+
+def _place(room: Room) -> str:
+    return room.node if room.gpu is None or room.gpus < 2 else f"GPU {room.gpu} of {room.node}"
 
 
 def _share(spec: Spec) -> float:
-    return spec.gpu_memory_utilization if spec.gpu_memory_utilization is not None else DEFAULT_UTILIZATION
+    return asked.share_of(spec) or DEFAULT_UTILIZATION
 
 
 def _tokens(size: int, spec: Spec, load: Load) -> int | None:
-    """Tokens of KV cache when it is full of sequences of the longest length."""
+    """Tokens of KV cache when it is full of sequences of the longest length; of all replicas together."""
     if isinstance(load.cache, kvcache.Unknown):
         return None
     length = longest(spec, load)
     per_sequence = load.cache.sequence_bytes(length)
-    return int(size / per_sequence * length) if per_sequence else None
+    if not per_sequence:
+        return None
+    return max(0, int(size / per_sequence * length * load.corrected.tokens)) * load.replicas
+
+
+def _state(spec: Spec, size: int, load: Load) -> int:
+    """Of the cache: what keeps one value a sequence, for as many as will run."""
+    if isinstance(load.cache, kvcache.Unknown) or size <= 0:
+        return 0
+    each = load.cache.state_bytes
+    whole = load.cache.sequence_bytes(longest(spec, load))
+    running = min(asked.sequences_of(spec), max(1, int(size / whole))) if whole else 0
+    return min(size, math.ceil(each * running))
 
 
 def longest(spec: Spec, load: Load) -> int:
     """Tokens of the longest sequence: the spec's, else the config's."""
     own = load.cache.max_length if isinstance(load.cache, kvcache.Cache) else None
-    return spec.max_model_len or own or LONGEST_UNKNOWN
+    return asked.length_of(spec) or own or LONGEST_UNKNOWN
 
 
-def _sentence(
-    spec: Spec,
-    rooms: Sequence[Room],
-    load: Load,
-    tight: Room,
-    size: int,
-    tokens: int,
-    short: Sequence[Room],
-) -> str:
-    length = longest(spec, load)
+# In words
+
+
+def _sentence(spec: Spec, rooms: Sequence[Room], load: Load, tight: Place, tokens: int, short: Sequence[Room]) -> str:
     each = " per GPU" if options.ranks(spec) > len(rooms) else " per node" if len(rooms) > 1 else ""
-    sequences = tokens / length
-    count = (
-        f"{int(sequences)} sequences"
-        if sequences >= 2
-        else "1 sequence"
-        if sequences >= 1
-        else "less than one sequence"
-    )
-    said = [f"{_size(size)} of KV cache{each} holds {_many(tokens)} tokens: {count} of {length:,}."]
+    said = [f"{_size(tight.left)} of KV cache{each} holds {_many(tokens)} tokens: {_count(spec, load, tokens)}."]
     if short:
-        need = ", ".join(f"{(_wanted(room, load) - room.after) / GIB:.1f} GiB on {room.node}" for room in short)
+        need = ", ".join(f"{(_wanted(room, load) - room.after) / GIB:.1f} GiB on {_place(room)}" for room in short)
         others = dict.fromkeys(name for room in short for name, _ in room.others)
         said.insert(
             0, f"Fits once {need} is free: stop {', '.join(others)}." if others else f"Fits once {need} is cleared."
@@ -291,9 +255,55 @@ def _sentence(
     else:
         said.insert(0, "Fits.")
     if len({round(room.total / GIB) for room in rooms}) > 1:
-        said.append(f"The nodes' memory is unequal; {tight.node} is the smallest and decides.")
-    said.append(f"{load.runtime / GIB:.0f} GiB for graphs and activations is assumed until a launch has been measured.")
+        said.append(f"The nodes' memory is unequal; {tight.room.node} is the smallest and decides.")
+    elif tight.room.gpus > 1 and tight.room.others:
+        said.append(f"{_place(tight.room)} has the least room and decides.")
     return " ".join(said)
+
+
+def _count(spec: Spec, load: Load, tokens: int) -> str:
+    length = longest(spec, load)
+    sequences = tokens / length
+    if sequences < 1:
+        return f"less than one sequence of {length:,}"
+    most = asked.sequences_of(spec) * load.replicas
+    limited = f", of which {most:,} run at a time" if most < int(sequences) and asked.length_of(spec) else ""
+    return f"{int(sequences):,} sequences of {length:,}{limited}" if sequences >= 2 else f"1 sequence of {length:,}"
+
+
+def _remarks(spec: Spec, rooms: Sequence[Room], load: Load) -> tuple[str, ...]:
+    """What the figures rest on, and what a person should know beside them."""
+    made = []
+    if load.about:
+        made.append(load.about)
+    made.append(
+        load.corrected.sentence
+        or f"{load.runtime / GIB:.0f} GiB for graphs and activations is assumed until a launch has been measured."
+    )
+    for room in rooms:
+        needed = _wanted(room, load)
+        if room.cache and room.after - room.cache < needed <= room.after:
+            size = f"{room.cache / GIB:.1f} GiB of {room.node} is page cache, which the engine takes for used"
+            made.append(
+                f"{size}; the launch drops it."
+                if room.droppable
+                else f"{size}; this login may not drop it: run sync; echo 3 | sudo tee /proc/sys/vm/drop_caches there."
+            )
+        if room.pending:
+            names = ", ".join(name for name, _ in room.others)
+            made.append(f"{room.pending / GIB:.1f} GiB of {room.node} is claimed by {names} and not taken yet.")
+    return tuple(made)
+
+
+def _at_best(best: Mapping[str, Any], rooms: Sequence[Room], load: Load) -> str:
+    """How many sequences the largest setting would hold; empty where there is none."""
+    length = best.get("max_model_len")
+    if not length or isinstance(load.cache, kvcache.Unknown):
+        return ""
+    size = min(_at_share(room, load, best.get("gpu_memory_utilization")) for room in rooms)
+    each = load.cache.sequence_bytes(length) / load.corrected.tokens
+    count = int(size / each) if each else 0
+    return f" The largest that fits holds {max(1, count):,} sequence{'s' if count > 1 else ''} of {length:,} tokens."
 
 
 def _size(size: int) -> str:
@@ -304,29 +314,54 @@ def _many(tokens: int) -> str:
     return f"{tokens / 1e6:.2f} M" if tokens >= 1_000_000 else f"{tokens:,}"
 
 
+# The largest setting that fits
+
+
 def largest(spec: Spec, rooms: Sequence[Room], load: Load) -> dict[str, Any]:
     """The largest setting that fits once everything in the way is cleared: a share of the memory and the longest
-    sequence at that share; {} when no setting does (then more nodes or a smaller model are needed)."""
-    tight = min(rooms, key=lambda room: min(room.at_best, room.total - room.floor))
-    usable = min(tight.at_best, tight.total - tight.floor)
-    share = math.floor(usable / tight.total * 100) / 100
-    if tight.claim is not None:
-        share = min(share, _share(spec))
-        usable = int(tight.total * share)
-    room_for_kv = usable - (load.weights or 0) - load.runtime
-    if room_for_kv <= 0 or isinstance(load.cache, kvcache.Unknown):
+    sequence at that share; {} when no setting does (then more ranks or a smaller model are needed)."""
+    cache, load = load.cache, _loose(spec, load)
+    if isinstance(cache, kvcache.Unknown):
         return {}
-    tokens = _length_that_fits(load.cache, room_for_kv)
-    tokens = min(tokens, longest(spec, load)) // 1024 * 1024
-    if tokens < 1024:
-        return {}
-    made: dict[str, Any] = {"max_model_len": tokens}
-    if tight.claim is not None:
-        made = {"gpu_memory_utilization": share, **made}
-    return made
+    own = rooms[0].static if rooms[0].static is not None else asked.share_of(spec) if rooms[0].claim else None
+    most = _most_share(rooms, load)
+    slots = asked.sequences_of(spec) if spec.engine == "llamacpp" else 1  # these share the length that is said
+    for share in dict.fromkeys((None,) if own is None else (min(own, most), most)):
+        size = min(_at_share(room, load, share) for room in rooms)
+        tokens = _length_that_fits(cache, size * load.corrected.tokens / slots) if size > 0 else 0
+        tokens = min(tokens, longest(spec, load)) // 1024 * 1024
+        if tokens >= 1024:
+            made: dict[str, Any] = {"max_model_len": tokens * slots}
+            return made if share is None else {"gpu_memory_utilization": share, **made}
+    return {}
 
 
-def _length_that_fits(cache: kvcache.Cache, size: int) -> int:
+def _loose(spec: Spec, load: Load) -> Load:
+    """llama.cpp's cache is as large as the length that is looked for; vLLM's, where its bytes are said, is not."""
+    return replace(load, fixed_kv=None) if spec.engine == "llamacpp" else load
+
+
+def _most_share(rooms: Sequence[Room], load: Load) -> float:
+    """The largest share, in hundredths, that every node can give above its floor."""
+    shares = [MOST_SHARE]
+    for room in rooms:
+        usable = min(room.at_best, room.total - room.floor)
+        if room.static is None:
+            shares.append(usable / room.total)
+        elif room.at_best:
+            shares.append((usable - load.runtime) / room.at_best)
+    return max(0.0, math.floor(min(shares) * 100) / 100)
+
+
+def _at_share(room: Room, load: Load, share: float | None) -> int:
+    """Left for one rank's cache at a share of the memory."""
+    if share is None:
+        return _left(room, load)
+    changed = replace(room, static=share) if room.static is not None else replace(room, claim=int(room.total * share))
+    return _left(changed, load)
+
+
+def _length_that_fits(cache: kvcache.Cache, size: float) -> int:
     """The longest single sequence in `size` bytes, by halving: the windows make it a broken line."""
     low, high = 0, 1 << 24
     while low < high:
@@ -335,25 +370,98 @@ def _length_that_fits(cache: kvcache.Cache, size: int) -> int:
     return low
 
 
-def _bar(room: Room, weights: int, runtime: int, kv: int) -> Bar:
-    """os | weights | graphs | kv | deployments | others | free. The system is never drawn smaller than its floor; what nobody names
-    is its."""
+def _with_more_ranks(
+    spec: Spec,
+    sheets: Mapping[str, Sheet],
+    given: Given,
+    beside: Mapping[str, int],
+    rooms: Sequence[Room],
+    load: Load,
+    found: Fit,
+) -> Fit:
+    """Where no setting fits at this tensor parallel: a larger one on the GPUs of these nodes, else how many such places
+    would hold it."""
+    if spec.engine not in ("vllm", "sglang") or isinstance(load.cache, kvcache.Unknown):
+        return found
+    gpus = [sheets[node].gpus for node in spec.nodes]
+    there = sum(len(one.gpus) for one in gpus if one)
+    for size in _sizes(spec, sheets, given):
+        wider = replace(spec, tensor_parallel=size)
+        if options.ranks(wider) <= there:
+            again = _judged(wider, sheets, given, beside, deeper=False)
+            if again.verdict in ("fits", "fits_after_clearing"):
+                return replace(found, largest={"tensor_parallel": size})
+            if again.largest and not found.largest:
+                found = replace(found, largest={"tensor_parallel": size, **again.largest})
+            continue
+        if found.largest:
+            return found
+        needs = load_of(wider, [sheets[node] for node in spec.nodes], replace(given, measured=()))
+        enough = all(
+            _at_share(room, needs, _of_engine(room, rooms, needs)) >= max(1, _least(wider, needs)) for room in rooms
+        )
+        if enough:
+            what = "GPUs" if rooms[0].gpu is not None else "nodes"
+            said = f" {options.ranks(wider)} such {what} would hold it (tensor parallel {size})."
+            return replace(found, sentence=found.sentence + said)
+    return found
+
+
+def _of_engine(room: Room, rooms: Sequence[Room], load: Load) -> float | None:
+    return None if room.claim is None and room.static is None else _most_share(rooms, load)
+
+
+def _sizes(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> list[int]:
+    """Larger tensor parallel sizes that divide the attention heads."""
+    known = known_of(spec, [sheets[node] for node in spec.nodes], given)
+    heads = kvcache.text_config(known.config or {}).get("num_attention_heads")
+    if not kvcache.is_size(heads):
+        return []
+    return [size for size in range(spec.tensor_parallel + 1, MOST_RANKS + 1) if heads % size == 0]
+
+
+def _predicted(spec: Spec, tight: Place, load: Load, tokens: int) -> dict[str, Any]:
+    """Of the tightest rank, without any correction: what a launch's own figures are compared with."""
+    plain = replace(load, weights=load.plain_weights, runtime=load.plain_runtime, corrected=UNCORRECTED)
+    left = _left(tight.room, plain)
+    return {
+        "model": spec.model,
+        "engine": spec.engine,
+        "shape": shape(spec),
+        "claim": tight.room.claim,
+        "weights": load.plain_weights,
+        "cache": max(0, left),
+        "tokens": (_tokens(max(0, left), spec, plain) or 0) // load.replicas,
+        "shown_weights": load.weights,
+        "shown_cache": tight.left,
+        "shown_tokens": tokens // load.replicas,
+    }
+
+
+def _bar(room: Room, load: Load, cache: int, state: int) -> Bar:
+    """os | weights | graphs | state | kv | deployments | others | free. The system is never drawn smaller than its
+    floor; what nobody names is its. What is wanted beyond the whole is the bar's `over_bytes`."""
+    weights_here, runtime = (load.weights or 0) * room.ranks, load.runtime * room.ranks if load.weights else 0
+    cache, state = cache * room.ranks, state * room.ranks
     held = max(0, room.freeable - room.freed)
     ours = min(held, sum(size for _, size in room.others))
     unnamed = max(0, room.total - room.available - room.freeable)
     system = max(room.floor, unnamed)
-    left = room.total - system - held - weights - runtime - kv
+    left = room.total - system - held - weights_here - runtime - cache
     return Bar(
         room.node,
         room.total,
         (
             ("os", system),
-            ("weights", weights),
-            ("graphs", runtime if weights else 0),
-            ("kv", kv),
+            ("weights", weights_here),
+            ("graphs", runtime),
+            ("state", min(state, cache)),
+            ("kv", cache - min(state, cache)),
             ("deployments", ours),
             ("others", held - ours),
-            ("free", max(0, left if weights else left + runtime)),
+            ("free", max(0, left)),
         ),
         room.others,
+        gpu=room.gpu,
+        gpus=room.gpus,
     )

@@ -23,6 +23,8 @@ def _story(plan: Plan) -> Iterator[str]:
     yield f"{plan.story} of deployment {plan.deployment}, revision {plan.revision}, on {where}"
     if plan.fit:
         yield f"fit: {plan.fit.verdict}: {plan.fit.sentence}"
+        for remark in plan.fit.remarks:
+            yield f"     {remark}"
         if plan.fit.largest:
             yield f"     largest that fits: {json.dumps(plan.fit.largest, sort_keys=True)}"
         for bar in plan.fit.bars:

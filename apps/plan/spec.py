@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from apps.diagnosis.masking import mask_text
+from apps.plan.measured import Measured
 from apps.shell import Secret
 
 
@@ -92,6 +93,9 @@ class Given:
     only_on: tuple[str, ...] = ()  # reserved: node names
     healthy: bool = False  # the watch says that it serves: where the sheets agree, there is nothing to launch
     others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
+    config: dict[str, Any] | None = None  # a config.json that a person gave, for a model that no node has
+    weights_bytes: int | None = None  # of the model's files, as a person says it
+    measured: tuple[Measured, ...] = ()  # what earlier launches said of their memory, the newest first
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,15 @@ class Bar:
 
     node: str
     total_bytes: int
-    segments: tuple[tuple[str, int], ...]  # (os|weights|graphs|kv|deployments|others|free, bytes)
+    segments: tuple[tuple[str, int], ...]  # (os|weights|graphs|state|kv|deployments|others|free, bytes)
     deployments: tuple[tuple[str, int], ...] = ()  # whose the segment of that name is: other deployments of ours
+    gpu: int | None = None  # which GPU this is, where each has memory of its own: the tightest one of the node
+    gpus: int = 1  # that the deployment uses here
+
+    @property
+    def over_bytes(self) -> int:
+        """What is wanted beyond the whole: by others until they are cleared, or because it does not fit."""
+        return max(0, sum(size for _, size in self.segments) - self.total_bytes)
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
@@ -121,6 +128,10 @@ class Fit:
     bars: tuple[Bar, ...] = ()
     kv_tokens: int | None = None
     largest: dict[str, Any] = field(default_factory=dict)  # the largest setting that fits
+    remarks: tuple[str, ...] = ()  # what the figures rest on, and what a person should know beside them
+    sequences: int | None = None  # of `length` tokens that run at a time; None: unknown or it does not fit
+    length: int | None = None  # tokens of the longest sequence
+    predicted: dict[str, Any] = field(default_factory=dict)  # uncorrected, of the tightest rank: see plan.measured
 
 
 @dataclass(frozen=True)
@@ -162,7 +173,7 @@ class Plan:
 
         def bar(b: dict[str, Any]) -> Bar:
             segments, others = (tuple((n, v) for n, v in b.get(name, ())) for name in ("segments", "deployments"))
-            return Bar(b["node"], b["total_bytes"], segments, others)
+            return Bar(b["node"], b["total_bytes"], segments, others, b.get("gpu"), b.get("gpus", 1))
 
         fit = body.get("fit")
         return cls(
@@ -179,6 +190,10 @@ class Plan:
                 tuple(bar(x) for x in fit["bars"]),
                 fit["kv_tokens"],
                 fit["largest"],
+                tuple(fit.get("remarks", ())),
+                fit.get("sequences"),
+                fit.get("length"),
+                fit.get("predicted", {}),
             ),
             problems=tuple(Problem(**{**p, "clear": tuple(p["clear"])}) for p in body["problems"]),
             spec=body["spec"],

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from apps.audit import record
 from apps.audit.actor import Actor
+from apps.deployments import learning
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment
 from apps.deployments.queries import others
@@ -372,8 +373,16 @@ def sheets_of(names: Sequence[str]) -> dict[str, Sheet]:
     return found
 
 
-def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clear: Sequence[Clear] = ()) -> Plan:
-    """What would run now. Reads the newest sheets; changes nothing."""
+def preview(
+    actor: Actor,
+    deployment: Deployment,
+    *,
+    story: str = "launch",
+    clear: Sequence[Clear] = (),
+    config: dict[str, Any] | None = None,
+) -> Plan:
+    """What would run now. Reads the newest sheets; changes nothing. `config`: the model's config.json, for the fit alone, where
+    no node has it."""
     if story not in PLANNED:
         raise Refused(
             "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
@@ -394,6 +403,8 @@ def preview(actor: Actor, deployment: Deployment, *, story: str = "launch", clea
         clear=tuple(clear),
         healthy=deployment.state == "serving",
         others=others(deployment, spec.nodes),
+        config=config,
+        measured=learning.measured(spec),
     )
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from apps.audit import record
 from apps.audit.actor import Actor
+from apps.deployments import learning
 from apps.deployments import state as deployment_state
 from apps.deployments.models import Deployment
 from apps.deployments.state import Attempt
@@ -80,6 +81,8 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
     Reservation.objects.filter(run=run).delete()
     Passing.objects.filter(run=run).delete()
     run.refresh_from_db()
+    if run.deployment is not None and run.story in ("launch", "relaunch"):
+        learning.remember(run.pk, run.deployment, run.plan, run.facts)
     settle(run)
     outcome = "done" if state == Run.State.SUCCEEDED else "failed"
     seconds = round((now - run.created_at).total_seconds(), 1)

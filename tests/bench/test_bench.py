@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from apps.diagnosis.explaining import explain as explained
 from apps.facts import probe as facts
 from apps.remote.ssh import written_out
 from bench import __main__ as command
-from bench import environment, logs, logs_viewers, measure, others, probe, replay
+from bench import environment, explain, logs, logs_viewers, measure, others, probe, replay
 from tests.openssh import SSHD, make_key
 
 needs_keygen = pytest.mark.skipif(
@@ -153,9 +154,10 @@ def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixtur
         "cancel",
         "probe",
         "logs",
+        "explain",
     ]
     assert command.main(["nothing"]) == 2
-    assert "no benchmark is named nothing; there are: takeover, cancel, probe, logs" in capsys.readouterr().err
+    assert "no benchmark is named nothing; there are: takeover, cancel, probe, logs, explain" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("figures", "code"), [({"failures": 0}, 0), ({"failures": 2}, 1), (None, 1)])
@@ -208,3 +210,25 @@ def test_lines_from_a_node_to_sockets(capsys: pytest.CaptureFixture[str]) -> Non
     assert told["stored"]["lines"] == 20_000 and told["stored"]["worker_rss_mib"]["peak"] > 1
     assert [one["to_sockets"]["samples"] > 0 for one in told["shown"]] == [True]
     assert told["compared"]["storage"]["one_row_per_line"]["mib"] > 0
+
+
+@pytest.mark.parametrize("name", sorted(explain.FAMILIES))
+def test_a_log_of_its_kind_has_no_line_twice_and_means_something(name: str) -> None:
+    entries = [explain.FAMILIES[name](number) for number in range(1500)]
+    assert len(set(entries)) == len(entries)
+    assert explained("".join(entries).encode()).kind != "unknown"
+
+
+def test_explain_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = "110-rsync-progress2-carriage-returns"
+    text = explain._cases()[case]
+    monkeypatch.setattr(explain, "QUICK", 200_000)
+    monkeypatch.setattr(explain, "_cases", lambda: {case: text})
+    monkeypatch.setattr(explain, "_facts", lambda: ["ray"])
+    monkeypatch.setattr(explain, "FAMILIES", {"kernel": explain.FAMILIES["kernel"]})
+    told = explain.measured(True)
+    assert told["input_bytes"] == 200_000 and told["failures"] == 0
+    (of_case,), (of_family,), (of_fact,) = told["explain_cases"], told["explain_all_different"], told["parse"]
+    assert of_case["case"] == case and of_case["lines"] > 3000 and of_case["cpu_s"] > 0
+    assert of_family["family"] == "kernel" and of_family["lines"] > 1000 and of_family["peak_rss_mib"] > 5
+    assert of_fact["fact"] == "ray" and of_fact["many_inputs_cpu_s"] > 0

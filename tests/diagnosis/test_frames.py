@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apps.diagnosis import following
+from apps.diagnosis.alike import shape_of
 from apps.diagnosis.explaining import as_json, explain_all
-from apps.diagnosis.frames import frame_of, superseded
+from apps.diagnosis.frames import frame_of
+from apps.diagnosis.frames import superseded as superseded_in
 
 LABELS = (
     "Loading safetensors checkpoint shards",
@@ -64,6 +66,12 @@ OTHERS = st.sampled_from(
         "98] Address already in use",
     ]
 )
+
+
+def superseded(lines: list[bytes]) -> list[int]:
+    return superseded_in(lines, [shape_of(line) for line in lines])
+
+
 TEXT = st.lists(st.tuples(st.one_of(BARS, RUNS, OTHERS), st.sampled_from(["\r", "\n", "\r\n"])), max_size=20).map(
     lambda lines: "".join(line + end for line, end in lines).encode()
 )
@@ -95,7 +103,7 @@ def slowly() -> Iterator[Any]:
 
     def read(data: bytes) -> list[dict[str, Any]]:
         kept = following.superseded
-        following.superseded = lambda lines: []  # type: ignore[assignment]
+        following.superseded = lambda lines, shapes: []  # type: ignore[assignment]
         try:
             return [as_json(reading) for reading in explain_all(data)]
         finally:

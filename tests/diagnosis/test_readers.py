@@ -441,6 +441,13 @@ def test_parts_beyond_the_most_are_not_even_read(monkeypatch: pytest.MonkeyPatch
     assert explain_all(b"".join([*parts, *late, b"---8<---\n", b"# again\n", *late[0].splitlines(True)[1:]]))[1].ready
 
 
+@pytest.mark.parametrize(
+    "process", ["Worker_TP0 pid=7", "Worker_TP1 pid=8", "Worker_TP12 pid=9", "EngineCore_DP3 pid=98"]
+)
+def test_the_log_of_any_rank_alone_is_an_engines(process: str) -> None:
+    assert explain(b"(%s) something nobody has a rule for\n" % process.encode()).kind == "vllm"
+
+
 def test_the_same_arguments_once_more_say_nothing_new() -> None:
     start = b"(APIServer pid=1) INFO 11-30 10:00:00 [utils.py:1] vLLM API server version 0.14.0\n"
     first = (

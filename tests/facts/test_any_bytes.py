@@ -141,6 +141,18 @@ def test_a_huge_text_keeps_its_first_and_last_part() -> None:
     assert "truncated" not in run("memory", body)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(("one", "most"), [(b"x", "MOST_INPUTS"), (b"y" * 50_000, "MOST_BYTES")])
+def test_of_too_many_inputs_the_first_are_read(one: bytes, most: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsing, "MOST_INPUTS", 120)
+    monkeypatch.setattr(parsing, "MOST_BYTES", 2_000_000)
+    many = one + (b"\n---8<---\n" + one) * 300
+    told = run("memory", many)
+    assert isinstance(told, list) and told[-1]["problem"] == "too_many_inputs"
+    read = 120 if most == "MOST_INPUTS" else -(-parsing.MOST_BYTES // 50_000)
+    assert len(told) == min(read, 120) + 1 and {each["problem"] for each in told[:-1]} == {"unreadable"}
+    assert f"first {min(read, 120)} " in told[-1]["evidence"]
+
+
 def test_unknown_fact_and_unreadable_file() -> None:
     errors = io.StringIO()
     assert parsing.main(["gpus"], io.BytesIO(), io.StringIO(), errors) == 2

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from apps.diagnosis.findings.holders import holders
 from apps.facts.values import GpuProcess
 from apps.plan import options
 from apps.plan.commands import docker
 from apps.plan.engines import vllm
 from apps.plan.engines.site import Site, gpus_of, sites
-from apps.plan.fit import holders
 from apps.plan.stories import launch
 from tests.plan.sheets import GIVEN, OLD_STACK, pair, qwen35, servers
 

@@ -148,6 +148,7 @@ def test_bars_sum_up_to_the_machine() -> None:
                     "os",
                     "weights",
                     "graphs",
+                    "state",
                     "kv",
                     "deployments",
                     "others",
@@ -165,7 +166,10 @@ def test_verdicts() -> None:
     assert consented.verdict == "fits_after_clearing" and "98.1 GiB" in consented.sentence
     assert consented.kv_tokens == asked.kv_tokens and consented.kv_tokens and consented.kv_tokens > 1_000_000
     assert fit(qwen35(), {}, GIVEN).verdict == "unknown"
-    assert fit(qwen35(model_path="/models/none"), pair(busy=False), GIVEN).verdict == "unknown"
+    nowhere = fit(qwen35(model="some/body", model_path="/models/none"), pair(busy=False), GIVEN)
+    assert nowhere.verdict == "unknown" and "the catalogue does not have some/body" in nowhere.sentence
+    listed = fit(qwen35(model_path="/models/none"), pair(busy=False), GIVEN)
+    assert listed.verdict == "fits" and "from the catalogue of known models" in listed.remarks[0], listed
 
 
 def test_the_largest_setting_is_one_that_fits() -> None:

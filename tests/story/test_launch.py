@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from apps.deployments.models import FitSample
 from apps.diagnosis.masking import mask
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
@@ -64,6 +65,11 @@ def test_the_story_with_a_cut_during_the_load(cluster):
     second = lines.lines(run, limit=5000, rank=1)["lines"]
     assert any("7/7" in line["text"] for line in second) and {line["rank"] for line in second} == {1}
     assert run.facts["transport"] and run.facts["kv_tokens"]
+    learned = FitSample.objects.get(run_id=run.pk)
+    assert learned.weights_bytes and learned.predicted_weights_bytes and learned.tokens == run.facts["kv_tokens"]
+    assert learned.weights_bytes / learned.predicted_weights_bytes == pytest.approx(1.012, abs=0.02)
+    again = services.preview(ADMIN, deployment, story="relaunch").fit
+    assert again and any("Corrected by 1 launch" in one for one in again.remarks), again
 
 
 @pytest.mark.parametrize(("shards", "shard_s", "order"), [(7, 60, "01"), (39, 18, "10"), (161, 5, "01")])
