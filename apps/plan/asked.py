@@ -98,7 +98,7 @@ def split_of(spec: Spec) -> Split:
     return Split(
         max(1, spec.tensor_parallel),
         options.pipeline_parallel(spec),
-        options.whole(spec, "--data-parallel-size") or 1,
+        options.whole(spec, "--data-parallel-size") or options.whole(spec, "--dp-size") or 1,
         spread,
     )
 
