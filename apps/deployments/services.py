@@ -188,9 +188,12 @@ def _left(deployment: Deployment) -> str:
     """What it may still hold; empty when nothing."""
     if deployment.state not in RESTING:
         return f"{deployment.name} is {deployment.state}."
-    if deployment.state in (State.DRAFT, State.STOPPED):
+    left_behind = deployment.reason == "cleanup_incomplete"
+    if deployment.state in (State.DRAFT, State.STOPPED) and not left_behind:
         return ""
-    if deployment.reason == "cleanup_incomplete":
+    if (
+        left_behind and deployment.state != State.STOPPED
+    ):  # a cancel gave up on a node: its newest sheet says what is there
         return f"The last stop of {deployment.name} did not end everything."
     for node in Node.objects.filter(name__in=deployment.revision.body["nodes"]).order_by("name"):
         for one in inventory.part_of_sheet(node, "containers").containers or ():

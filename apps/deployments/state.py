@@ -64,7 +64,7 @@ def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
         serves = f"{_listed(attempt.kept)} {'serves' if len(attempt.kept) == 1 else 'serve'} on."
         return Computed(State.DEGRADED, attempt.reason or attempt.state, None, f"{serves} {attempt.evidence}".strip())
     if attempt.state == "cancelled":
-        return Computed(State.STOPPED, "cancelled", attempt.phase, attempt.evidence)
+        return Computed(State.STOPPED, attempt.reason or "cancelled", attempt.phase, attempt.evidence)
     if attempt.state != "succeeded":
         return Computed(State.FAILED, attempt.reason or "internal", attempt.phase, attempt.evidence)
     if observed:

@@ -868,17 +868,30 @@ class Executor:
         return None
 
     def _cancel(self) -> bool:
-        """End this run's process trees and containers on every node, all at a time; True when all are clean."""
+        """End this run's process trees and containers on every node, all at a time; True when all are clean, or when those that
+        are not could not be cleaned for GIVE_UP_S: a node that never comes back must not hold the others for ever."""
         self._apply_what_came()
-        if not self._cleaned(self._begun_on()):
+        left = [] if self._cleaned(self._begun_on()) else self._given_up()
+        if left is None:
             return False
         self._drain()
         for stage in self.plan.stages:
             for step in stage.steps:
                 if self.journal.state(step.key) == "running":
                     self.journal.finish(step.key, "cancelled", reason="cancelled")
-        self._end("cancelled", reason="cancelled")
+        if left:
+            words = f"{' and '.join(left)} could not be cleaned for {_duration(GIVE_UP_S)}; what this run started may still be there"
+            self._end("cancelled", reason="cleanup_incomplete", evidence=words)
+        else:
+            self._end("cancelled", reason="cancelled")
         return True
+
+    def _given_up(self) -> list[str] | None:
+        """The nodes that are not clean, when none of them could be for so long; None before."""
+        left = [node for node in self._begun_on() if node not in self.clean]
+        now = time.time()
+        waited = all(node in self.away and now - self.away[node].since > GIVE_UP_S for node in left)
+        return left if waited else None
 
     def _begun_on(self) -> list[str]:
         """Nodes on which this run has started a job; elsewhere there is nothing to clean."""

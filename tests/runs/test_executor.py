@@ -107,6 +107,25 @@ def test_a_cancel_begins_at_once_while_64_ranks_are_followed_and_some_hang() -> 
         assert all("docker rm -f" in "".join(node.ran) for node in run.doors.nodes.values())
 
 
+def test_a_cancel_does_not_wait_for_ever_for_a_node_that_never_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "GIVE_UP_S", 4.0)
+    monkeypatch.setattr(executor, "AWAY_DELAYS_S", (0.2,))
+    with working(3) as run:
+        run.until(lambda: all(run.printed(name) for name in run.doors.nodes))
+
+        def away(*_: object, **__: object) -> JobLook:
+            raise CannotReach("no_route", hop="spark-1", evidence="No route to host")
+
+        run.doors.nodes["spark-1"].look = run.doors.nodes["spark-1"].cancel = away  # type: ignore[method-assign, assignment]
+        run.journal.cancel()
+        run.until(lambda: all(run.doors.nodes[name].cancelled_at for name in ("spark-0", "spark-2")))
+        assert not run.journal.ends, "not before its time"
+        assert run.over.wait(30)
+        ((state, reason, evidence),) = run.journal.ends
+        assert (state, reason) == ("cancelled", "cleanup_incomplete")
+        assert "spark-1 could not be cleaned" in evidence and "spark-0" not in evidence
+
+
 def test_a_cancel_has_nothing_to_clean_where_nothing_was_begun() -> None:
     """It does not wait for a node that is out of reach and that the run never touched."""
     with working(2) as run:

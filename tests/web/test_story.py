@@ -225,6 +225,10 @@ def test_a_cancel_without_a_worker_is_shown_as_waiting_with_its_age(
     seeded.second.save(update_fields=["unreachable_since"])
     page = client.get(f"/runs/{seeded.loading.pk}").content.decode()
     assert "spark-5be3 is out of sight and cleaned as soon as it is back" in page
+    words = "spark-5be3 could not be cleaned for 30 min; what this run started may still be there"
+    story.finish(seeded.loading, "cancelled", reason="cleanup_incomplete", evidence=words)
+    page = client.get(f"/runs/{seeded.loading.pk}").content.decode()
+    assert "Cancelled, not cleaned" in page and words in page and "the nodes are clean" not in page
 
 
 def test_the_same_form_sent_twice_starts_one_run(seeded: story.Seeded, signed_in: Callable[[str], Client]) -> None:
