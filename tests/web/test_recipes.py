@@ -249,7 +249,7 @@ def test_whoever_edits_an_old_state_is_told(signed_in: SignedIn) -> None:
         ({"model": "$(reboot)"}, "is not allowed"),
         ({"arguments": "x"}, "belongs to no option"),
         ({"environment": "A"}, "has no"),
-        ({"by": "yaml", "yaml": "spec: {modell: a}\n"}, "Did you mean model?"),
+        ({"by": "yaml", "yaml": "spec: {modelx: a}\n"}, "Did you mean model?"),
         ({"by": "yaml", "yaml": "name: x\nspec:\n  model: a\n  model: b\n"}, "Line 4: model is given twice"),
         ({"by": "yaml", "yaml": "spec: {model: !!python/name:os.system }\n"}, "the tag"),
         (
