@@ -32,9 +32,11 @@ from apps.api.schemas import (
     RevisionBody,
     RevisionOut,
     Revisions,
+    ServiceOut,
     SpecBody,
     StartBody,
     Started,
+    TakeOverBody,
     Word,
 )
 from apps.deployments import queries, services
@@ -50,6 +52,7 @@ from apps.recipes.services import version_of
 from apps.runs import fitting
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
+from apps.runs.queries import service_states
 
 router = Router(tags=["deployments"])
 
@@ -93,6 +96,7 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "archived_at": deployment.archived_at,
         "created_at": deployment.created_at,
         "created_by": deployment.created_by or None,
+        "adopted": deployment.adopted,
     }
 
 
@@ -102,12 +106,16 @@ def _newest(deployment: Deployment) -> Revision:
 
 def _whole(deployment_id: int) -> DeploymentWithSpec:
     deployment = by_id(_rows(), deployment_id)
+    services = service_states(deployment)
+    states = {row["service"]: row["state"] for row in services}
     ranks = [
         RankOut(
             number=rank.number,
+            service=rank.service,
             node=rank.node.name,
-            state=rank_state(deployment.state),
+            state=rank_state(states.get(rank.service, deployment.state)),
             container=rank.container or None,
+            unit=rank.unit or None,
             boot_id=rank.boot_id or None,
             seen_at=rank.seen_at,
         )
@@ -117,7 +125,21 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         {"node": one.node, "kind": one.kind, "name": one.name, "disable": one.disable, "given_by": one.given_by}
         for one in deployment.consents.order_by("node", "kind", "name")
     ]
-    return DeploymentWithSpec(**_fields(deployment), spec=_newest(deployment).body, ranks=ranks, consents=consents)
+    return DeploymentWithSpec(
+        **_fields(deployment),
+        spec=_newest(deployment).body,
+        services=[_service(deployment, row) for row in services],
+        ranks=ranks,
+        found=deployment.found,
+        consents=consents,
+    )
+
+
+def _service(deployment: Deployment, row: dict[str, Any]) -> ServiceOut:
+    reached = queries.endpoint(deployment, row["service"]) if row["state"] in queries.ANSWERS else None
+    url = None if reached is None or reached.tunnel else reached.url
+    shown = {**row, "evidence": row["evidence"] or None, "endpoint": url}
+    return ServiceOut(**shown, tunnel=(reached.tunnel or None) if reached else None)
 
 
 def _given(spec: SpecBody | None) -> dict[str, Any]:
@@ -130,7 +152,7 @@ def _fields_under_spec() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        if refused.field in SpecBody.model_fields:
+        if (refused.field or "").partition("[")[0] in SpecBody.model_fields:
             refused.field = f"spec.{refused.field}"
         raise
 
@@ -240,6 +262,16 @@ def unarchive_deployment(
     """Bring an archived one back as it was. Nothing is started."""
     reason = body.reason if body else ""
     services.unarchive(actor_of(request), by_id(Deployment.objects.all(), deployment_id), reason=reason)
+    return _whole(deployment_id)
+
+
+@router.post("deployments/{int:deployment_id}/take-over", response=DeploymentWithSpec)
+@allow("edit_deployments")
+def take_over_deployment(request: HttpRequest, deployment_id: int, body: TakeOverBody) -> DeploymentWithSpec:
+    """What was adopted is ours from now on, with a reason: a stop stops it, a relaunch starts ours in its place. Nothing happens on
+    the node by this."""
+    found = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    services.take_over(actor_of(request), found, reason=body.reason, disable=body.disable)
     return _whole(deployment_id)
 
 

@@ -382,16 +382,21 @@ class SpecBody(Body):
 
     model: str = Field(default="", max_length=300)
     model_path: str = Field(default="", max_length=1000)
-    engine: str = Field(default="", max_length=40)
-    runtime: str = Field(default="", max_length=40)
-    cluster: str = Field(default="", max_length=40)
+    engine: str = Field(default="", max_length=40, description="vllm, sglang, llamacpp or command")
+    runtime: str = Field(default="", max_length=40, description="docker or process")
+    cluster: str = Field(default="", max_length=40, description="ray (vLLM in Docker), native or single")
     image: str = Field(default="", max_length=300)
     container: str = Field(default="", max_length=100)
-    executable: str = Field(default="", max_length=1000)
+    executable: str = Field(
+        default="", max_length=1000, description="program to start; empty: the engine's usual one, or the image's own"
+    )
     served_model_name: str = Field(default="", max_length=300)
-    port: int = 0
+    port: int = Field(default=0, description="left out without a recipe: the next free one of the head")
+    cluster_port: int | None = Field(
+        default=None, description="of the head, where the ranks meet; null: the engine's usual one, or the next free"
+    )
     api_host: str = Field(default="", max_length=300)
-    tensor_parallel: int = 1
+    tensor_parallel: int = Field(default=1, description="left out without a recipe: as many as the nodes have GPUs")
     gpu_memory_utilization: float | None = Field(default=None, description="null: the engine's own")
     max_model_len: int | None = Field(default=None, description="null: the model's own")
     reasoning_parser: str = Field(default="", max_length=100)
@@ -405,6 +410,19 @@ class SpecBody(Body):
     secrets: list[SecretBody] = Field(default=[], max_length=50, description="by name; never the value")
     os_floor_gib: float = 0
     smoke_max_tokens: int = 1
+    kind: str = Field(default="", max_length=20, description="what it serves: chat, embeddings or rerank")
+    services: list[ServiceBody] = Field(
+        default=[], max_length=20, description="started after this one, on its nodes, and stopped in reverse"
+    )
+
+
+class ServiceBody(SpecBody):
+    """A further service of the same deployment."""
+
+    service: str = Field(default="", max_length=31, description="its name, e.g. embeddings")
+    nodes: list[NodeName] = Field(
+        default=[], max_length=MOST_NODES, description="of the deployment's; left out: all, or the first for one node"
+    )
 
 
 class DeploymentBody(Body):
@@ -421,6 +439,22 @@ class RevisionBody(Body):
     spec: SpecBody | None = None
     nodes: list[NodeName] | None = Field(None, max_length=MOST_NODES)
     reason: str = Field("", max_length=2000)
+
+
+class ThingBody(Body):
+    kind: Literal["container", "unit"]
+    name: str = Field(max_length=255)
+
+
+class AdoptBody(Body):
+    name: str = Field(max_length=63, description="of the deployment that it becomes")
+    things: list[ThingBody] = Field(max_length=20, description="of this node's `serves`; each becomes a service")
+    reason: str = Field("", max_length=2000)
+
+
+class TakeOverBody(Body):
+    reason: str = Field("", max_length=2000, description="kept in the audit trail")
+    disable: bool = Field(False, description="once its units are stopped, they do not start at boot any more")
 
 
 class ReasonBody(Body):
@@ -572,6 +606,18 @@ class PlanProblem(Out):
     deployment: int | None = Field(description="another deployment that must be stopped first")
 
 
+class SettingOut(Out):
+    """An option or variable of the engine: what was asked for, what is passed on, and why."""
+
+    kind: Literal["argument", "variable"]
+    name: str
+    source: Literal["yours", "ours"] = Field(description="whose it is")
+    yours: str | None = Field(description="what was asked for")
+    effective: str | None = Field(description="what is passed on; null: it is left out")
+    reason: str | None
+    nodes: list[str] = Field(description="that it is about; empty: all")
+
+
 class PlanOut(Out):
     digest: str
     story: str
@@ -581,6 +627,7 @@ class PlanOut(Out):
     stages: list[PlannedStage]
     fit: FitOut | None
     problems: list[PlanProblem]
+    settings: list[SettingOut]
     refused: bool = Field(description="whether a problem refuses it as it stands")
 
 
@@ -594,13 +641,55 @@ class ProvisionPlanOut(PlanOut):
     passwords: list[NeededPassword] = Field(description="that the start must carry")
 
 
+class ServiceOut(Out):
+    service: str = Field(description="empty for the main one")
+    label: str
+    kind: str
+    model: str
+    port: int
+    nodes: list[str]
+    state: str = Field(description="of a deployment's states; while it is launched also starting, failed or cancelled")
+    reason: str | None
+    evidence: str | None
+    phase: str | None
+    overall: float | None = Field(description="0 to 1 of its load while it is launched")
+    endpoint: str | None
+    tunnel: str | None
+
+
 class RankOut(Out):
-    number: int
+    number: int = Field(description="counted through all services")
+    service: str = Field(description="whose it is; empty for the main one")
     node: str
     state: RankState = Field(description="as it follows from the deployment's state")
     container: str | None
+    unit: str | None = Field(description="where it was found as a unit's own process")
     boot_id: str | None
     seen_at: datetime | None
+
+
+class ServesOut(Out):
+    kind: Literal["container", "unit"]
+    name: str
+    serves: str = Field(description="chat, embeddings or rerank")
+    model: str
+    port: int
+    restart_policy: str | None
+    units: list[str] = Field(description="that start it, or stand in front of it")
+    notes: list[str] = Field(description="what of it a spec does not say")
+
+
+class ServesHere(Out):
+    serves: list[ServesOut]
+
+
+class FoundOut(Out):
+    node: str
+    kind: Literal["container", "unit"]
+    name: str
+    service: str
+    restart_policy: str | None = Field(description="Docker's own; it is left as it is")
+    units: list[str] = Field(description="that start it")
 
 
 class DeploymentOut(Out):
@@ -631,11 +720,14 @@ class DeploymentOut(Out):
     archived_at: datetime | None
     created_at: datetime
     created_by: str | None
+    adopted: bool = Field(description="it runs as it was found and is only watched until somebody takes it over")
 
 
 class DeploymentWithSpec(DeploymentOut):
     spec: dict[str, Any]
+    services: list[ServiceOut] = Field(description="empty for a deployment of one service")
     ranks: list[RankOut]
+    found: list[FoundOut] = Field(description="what was there before us and runs as this deployment")
     consents: list[dict[str, Any]] = Field(description="what an operator's relaunch may clear again")
 
 
@@ -675,8 +767,25 @@ class PhaseOut(Out):
     usual_seconds: float | None
 
 
+class ServiceProgress(Out):
+    service: str
+    label: str
+    kind: str
+    model: str
+    port: int
+    nodes: list[str]
+    state: str = Field(description="kept, waiting, busy, done, failed or cancelled")
+    phase: str | None
+    overall: float
+    reason: str | None
+    evidence: str
+    proof: str = Field(description="what its first real request showed")
+    warning: str
+
+
 class RankProgress(Out):
     rank: int
+    service: str = Field("", description="whose it is, of several")
     node: str | None
     phase: str | None = None
     done: int | None = None
@@ -750,6 +859,7 @@ class RunWithSteps(RunOut):
     track: list[PhaseOut]
     overall: float
     ranks: list[RankProgress]
+    services: list[ServiceProgress] = Field(description="of a launch of several")
     eta: EtaOut | None
     steps: list[StepOut]
     facts: dict[str, Any] = Field(description="pulled out of the log")

@@ -286,11 +286,11 @@ rm -f "$dir"/env.*
 LOOK = r"""
 judge() {  # of $dir -> state size code pid boot reason note
   verdict=missing size=0 code=- keeper=- keeperstart=- boot=- reason=- note=-
-  if [ ! -d "$dir" ]; then
-    if without_folder "${dir##*/}"; then verdict=running note=log_gone; fi
+  { read -r keeper keeperstart boot < "$dir/pid"; } 2>/dev/null
+  if [ "$keeper" = - ] && [ ! -e "$dir/rc" ] && [ ! -e "$dir/cancel" ]; then
+    if without_folder "${dir##*/}"; then verdict=running note=log_gone; fi  # the keeper may have made a new one for its heartbeat
     return 0
   fi
-  { read -r keeper keeperstart boot < "$dir/pid"; } 2>/dev/null
   if [ ! -e "$dir/rc" ] && [ "$keeper" != - ]; then
     boot_id_now
     size_of "$dir/log"

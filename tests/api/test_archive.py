@@ -63,10 +63,14 @@ def test_what_may_hold_something_is_not(story: Story, fields: dict[str, str]) ->
     assert not archived(deployment)
 
 
-def test_a_container_that_still_runs_is_named(story: Story) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"state": "failed", "reason": "exited"}, {"state": "stopped", "reason": "cleanup_incomplete"}]
+)
+def test_a_container_that_still_runs_is_named(story: Story, fields: dict[str, str]) -> None:
+    """Also after a cancel that did not wait any longer for a node."""
     mine = Container("left", state="running", labels={"sparkweb.deployment": str(story.deployment.pk)})
     inventory.store_sheet(story.head, replace(sheets.head(), containers=(mine,)))
-    deployment = put(story, state="failed")
+    deployment = put(story, **fields)
     with pytest.raises(Refused, match="Container left of qwen runs on spark-1a32"):
         services.archive(EDITOR, deployment)
     inventory.store_sheet(story.head, replace(sheets.head(), containers=(replace(mine, state="exited"),)))

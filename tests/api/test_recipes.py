@@ -63,7 +63,7 @@ def test_who_may(program: Callable[..., Program]) -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"spec": {**SPEC, "portt": 1}}, "spec.portt"),
+        ({"spec": {**SPEC, "modelx": "x"}}, "spec.modelx"),
         ({"spec": {**SPEC, "port": 80}}, "spec.port"),
         ({"spec": {**SPEC, "port": "8000"}}, "spec.port"),
         ({"spec": {**SPEC, "arguments": ["x"]}}, "spec.arguments"),

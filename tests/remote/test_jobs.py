@@ -345,8 +345,9 @@ def test_cancel_ends_the_whole_tree_and_keeps_the_log(server: Sshd, node: Parami
     assert sorted(jobs.look([("tree", 0)])[0].data.split()) == [b"away", b"stubborn", b"up"]
 
 
+@pytest.mark.parametrize("heartbeat", [False, True])
 def test_a_job_whose_folder_was_deleted_is_not_taken_for_dead(
-    openssh: OpenSsh, server: Sshd, node: ParamikoTransport
+    openssh: OpenSsh, server: Sshd, node: ParamikoTransport, heartbeat: bool
 ) -> None:
     """It goes on, is not started a second time, can be ended, and only then is missing. Its namesakes are somebody else."""
     with connect(openssh.start("other", kinds=("ed25519",)).endpoint()) as other:
@@ -357,6 +358,9 @@ def test_a_job_whose_folder_was_deleted_is_not_taken_for_dead(
         others.start("gone", script)
         until(lambda: (server.home / "begun").read_text().count("begun") == 2)
         shutil.rmtree(folder(server, "gone"))
+        if heartbeat:  # it came while the folder was being emptied, so that the folder itself stayed
+            folder(server, "gone").mkdir()
+            (folder(server, "gone") / "hb").touch()
         (look,) = jobs.look([("gone", 5)])
         assert (look.state, look.note, look.size, look.data) == ("running", "log_gone", 0, b"")
         (again,) = [jobs.start("gone", script)]

@@ -373,7 +373,7 @@ def seed() -> Seeded:
     look(head, memory(104), sheets.OLD_STACK)
     look(second, memory(17.6), power=9, temp=41)
 
-    lost = create("qwen3.5-122b", nodes=["spark-1a32", "spark-5be3"], container="vllm-qwen35")
+    lost = create("qwen3.5-122b", nodes=["spark-1a32", "spark-5be3"], container="vllm-qwen35", port=30001)
     good = started(EDITOR, lost, "launch", "util 0.85, OOM killer of Ray off", minutes_ago=170)
     play(good, until="", done=(39, 39))
     Run.objects.filter(pk=good.pk).update(outcome={"smoke": {"verdict": "passed", "budget": 400, "seconds": 6.2}})
@@ -407,7 +407,7 @@ def seed() -> Seeded:
     finish(served, "succeeded")
     ranks_of(serving, served)
 
-    failed = create("qwen3.5-122b-big", nodes=["spark-1a32", "spark-5be3"], container="vllm-big")
+    failed = create("qwen3.5-122b-big", nodes=["spark-1a32", "spark-5be3"], container="vllm-big", port=30002)
     failed_run = started(OPERATOR, failed, "launch", "longer contexts", minutes_ago=42)
     play(failed_run, until="ready", done=(39, 39))
     failed_run.refresh_from_db()
@@ -425,8 +425,8 @@ def seed() -> Seeded:
     recorder.finish(ready.key, "failed", reason="oom_gpu", evidence=evidence)
     finish(failed_run, "failed", reason="oom_gpu", evidence=evidence)
 
-    draft = create("qwen3.5-122b-trial", nodes=["spark-1a32", "spark-5be3"], container="vllm-trial")
-    relaunch = create("qwen3.5-122b-now", nodes=["spark-1a32", "spark-5be3"], container="vllm-now")
+    draft = create("qwen3.5-122b-trial", nodes=["spark-1a32", "spark-5be3"], container="vllm-trial", port=30003)
+    relaunch = create("qwen3.5-122b-now", nodes=["spark-1a32", "spark-5be3"], container="vllm-now", port=30004)
     loading = started(OPERATOR, relaunch, "launch", "Sparks were rebooted for the firmware update", minutes_ago=6.35)
     play(loading, until="ready")
     loading.refresh_from_db()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -248,7 +249,7 @@ def test_whoever_edits_an_old_state_is_told(signed_in: SignedIn) -> None:
         ({"model": "$(reboot)"}, "is not allowed"),
         ({"arguments": "x"}, "belongs to no option"),
         ({"environment": "A"}, "has no"),
-        ({"by": "yaml", "yaml": "spec: {portt: 1}\n"}, "Did you mean port?"),
+        ({"by": "yaml", "yaml": "spec: {modelx: a}\n"}, "Did you mean model?"),
         ({"by": "yaml", "yaml": "name: x\nspec:\n  model: a\n  model: b\n"}, "Line 4: model is given twice"),
         ({"by": "yaml", "yaml": "spec: {model: !!python/name:os.system }\n"}, "the tag"),
         (
@@ -295,13 +296,10 @@ def test_one_side_shows_what_the_other_says(signed_in: SignedIn) -> None:
     assert 'name="port" value="8000"' in text and "Nothing is wrong" in text
     answer = client.post("/recipes/check?by=yaml", fields | {"yaml": "a: ["}, headers=PIECE)
     assert answer.headers["HX-Reswap"] == "none" and "no YAML" in page(answer)
-    # the form does not lose what only the YAML shows
-    assert (
-        client.post(
-            "/recipes/new", fields | {"yaml": changed, "port": "8000", "cluster": "single", "by": "form"}
-        ).status_code
-        == 302
-    )
+    further = re.search(r'<textarea[^>]*name="services"[^>]*>(.*?)</textarea>', text, re.DOTALL)
+    assert further is not None and "c/d" in further[1]  # what the YAML says of further services is in the form too
+    form = {"port": "8000", "cluster": "single", "services": html.unescape(further[1]), "by": "form"}
+    assert client.post("/recipes/new", fields | {"yaml": changed} | form).status_code == 302
     assert current_version(Recipe.objects.get(name="New")).body["services"][0]["service"] == "e"
 
 
