@@ -79,3 +79,19 @@ def test_with_a_further_service(body: dict[str, Any], more: dict[str, Any]) -> N
     if make.valid(whole):
         for family in WRITERS:
             check(family, "n", whole, make.nodes(whole))
+
+
+def test_a_further_service_keeps_what_the_main_one_says_otherwise() -> None:
+    """Read back it would take the main one's share for the system, which the file carries under our own key."""
+    part = {
+        "model": "c/d",
+        "image": "i",
+        "service": "e",
+        "cluster": "single",
+        "container": "e",
+        "port": 1025,
+        "os_floor_gib": 8.0,
+    }
+    body = {"model": "a/b", "image": "i", "cluster": "ray", "os_floor_gib": 0.0, "services": [part]}
+    for family in WRITERS:
+        check(family, "n", body, 2)

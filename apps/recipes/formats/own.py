@@ -180,11 +180,13 @@ def take_carried(draft: Draft, document: Document, path: str) -> None:
 
 def carried(body: Mapping[str, Any], world_size: int, read: Draft) -> dict[str, Any]:
     """What the key of ours must say so that reading the text gives this body: the fields that its own words do not give."""
-    wanted, given = bodies.normal(body), bodies.normal(taken(plain(read.body), read.held))
-    made = {name: value for name, value in wanted.items() if value != given[name]}
-    spec = readable(
-        {**made, **({"services": [bodies.given(one) for one in made["services"]]} if "services" in made else {})}
-    )
+    found = taken(plain(read.body), read.held)
+    wanted, given = bodies.normal(body), bodies.normal(found)
+    made = {name: value for name, value in wanted.items() if value != given[name] and name != "services"}
+    beside = bodies.normal({**found, **made})["services"]  # a further service takes some values from the main one
+    if beside != wanted["services"]:
+        made["services"] = [bodies.given(one) for one in wanted["services"]]
+    spec = readable(made)
     return {**({"nodes": world_size} if world_size != read.world_size else {}), **({"spec": spec} if spec else {})}
 
 
