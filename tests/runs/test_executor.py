@@ -106,13 +106,19 @@ def test_a_cancel_begins_at_once_while_64_ranks_are_followed_and_some_hang() -> 
 def test_a_node_that_another_installation_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answered, and said no: nothing is hidden there that would explain more."""
 
+    slow = threading.Event()
+
     def held(_: object, node: str) -> None:
-        if node == "spark-1":
+        if node == "spark-0":
+            slow.wait(60)
+        else:
             raise NodeHeld("foreign_installation", hop=node, evidence="another installation works there")
 
     monkeypatch.setattr(MemoryDoors, "hold", held)
     with working(2) as run:
-        assert run.over.wait(60), (run.journal.steps, run.made.away)
+        run.until(lambda: "spark-1" in run.made.away)  # it is asked again while the other one takes its time
+        slow.set()
+        assert run.over.wait(30), (run.journal.steps, run.made.away)
         ((state, reason, evidence),) = run.journal.ends
         assert (state, reason) == ("failed", "foreign_installation") and "another installation" in evidence
 
