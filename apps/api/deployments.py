@@ -20,6 +20,7 @@ from apps.api.schemas import (
     DeploymentOut,
     Deployments,
     DeploymentWithSpec,
+    ExportedFiles,
     FitBody,
     FitOut,
     IdempotencyKey,
@@ -31,9 +32,11 @@ from apps.api.schemas import (
     RevisionBody,
     RevisionOut,
     Revisions,
+    ServiceOut,
     SpecBody,
     StartBody,
     Started,
+    TakeOverBody,
     Word,
 )
 from apps.deployments import queries, services
@@ -43,11 +46,13 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.plan.spec import Clear
+from apps.recipes import exports
 from apps.recipes.models import Recipe, RecipeVersion
-from apps.recipes.services import current_version
+from apps.recipes.services import version_of
 from apps.runs import fitting
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
+from apps.runs.queries import service_states
 
 router = Router(tags=["deployments"])
 
@@ -91,6 +96,7 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "archived_at": deployment.archived_at,
         "created_at": deployment.created_at,
         "created_by": deployment.created_by or None,
+        "adopted": deployment.adopted,
     }
 
 
@@ -100,12 +106,16 @@ def _newest(deployment: Deployment) -> Revision:
 
 def _whole(deployment_id: int) -> DeploymentWithSpec:
     deployment = by_id(_rows(), deployment_id)
+    services = service_states(deployment)
+    states = {row["service"]: row["state"] for row in services}
     ranks = [
         RankOut(
             number=rank.number,
+            service=rank.service,
             node=rank.node.name,
-            state=rank_state(deployment.state),
+            state=rank_state(states.get(rank.service, deployment.state)),
             container=rank.container or None,
+            unit=rank.unit or None,
             boot_id=rank.boot_id or None,
             seen_at=rank.seen_at,
         )
@@ -115,7 +125,21 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         {"node": one.node, "kind": one.kind, "name": one.name, "disable": one.disable, "given_by": one.given_by}
         for one in deployment.consents.order_by("node", "kind", "name")
     ]
-    return DeploymentWithSpec(**_fields(deployment), spec=_newest(deployment).body, ranks=ranks, consents=consents)
+    return DeploymentWithSpec(
+        **_fields(deployment),
+        spec=_newest(deployment).body,
+        services=[_service(deployment, row) for row in services],
+        ranks=ranks,
+        found=deployment.found,
+        consents=consents,
+    )
+
+
+def _service(deployment: Deployment, row: dict[str, Any]) -> ServiceOut:
+    reached = queries.endpoint(deployment, row["service"]) if row["state"] in queries.ANSWERS else None
+    url = None if reached is None or reached.tunnel else reached.url
+    shown = {**row, "evidence": row["evidence"] or None, "endpoint": url}
+    return ServiceOut(**shown, tunnel=(reached.tunnel or None) if reached else None)
 
 
 def _given(spec: SpecBody | None) -> dict[str, Any]:
@@ -128,16 +152,16 @@ def _fields_under_spec() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        if refused.field in SpecBody.model_fields:
+        if (refused.field or "").partition("[")[0] in SpecBody.model_fields:
             refused.field = f"spec.{refused.field}"
         raise
 
 
-def _begin(reference: int | str | None) -> tuple[dict[str, Any], RecipeVersion | None]:
-    """Where a spec begins: the newest version of a recipe, or nothing."""
+def _begin(reference: int | str | None, number: int | None = None) -> tuple[dict[str, Any], RecipeVersion | None]:
+    """Where a spec begins: a version of a recipe, the newest where none is named, or nothing."""
     recipes = Recipe.objects.filter(archived_at=None, versions__isnull=False).distinct()
     recipe = None if reference is None else by_reference(recipes, reference, field="recipe", names=("slug", "name"))
-    version = current_version(recipe) if recipe else None
+    version = version_of(recipe, number) if recipe else None
     return (version.body if version else {"model": "", "model_path": ""}), version
 
 
@@ -163,7 +187,7 @@ def list_deployments(
 @allow("edit_deployments")
 def create_deployment(request: HttpRequest, body: DeploymentBody) -> Status[DeploymentWithSpec]:
     """Make a deployment: the recipe's newest version with the fields of `spec` over it. Nothing runs yet."""
-    start, version = _begin(body.recipe)
+    start, version = _begin(body.recipe, body.recipe_version)
     with _fields_under_spec():
         made = services.create(
             actor_of(request),
@@ -241,6 +265,16 @@ def unarchive_deployment(
     return _whole(deployment_id)
 
 
+@router.post("deployments/{int:deployment_id}/take-over", response=DeploymentWithSpec)
+@allow("edit_deployments")
+def take_over_deployment(request: HttpRequest, deployment_id: int, body: TakeOverBody) -> DeploymentWithSpec:
+    """What was adopted is ours from now on, with a reason: a stop stops it, a relaunch starts ours in its place. Nothing happens on
+    the node by this."""
+    found = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    services.take_over(actor_of(request), found, reason=body.reason, disable=body.disable)
+    return _whole(deployment_id)
+
+
 # What runs
 
 
@@ -282,6 +316,15 @@ def ask_whether_it_fits(request: HttpRequest, body: FitBody) -> FitOut:
             weights_bytes=body.weights_bytes,
         )
     return planned.fitted(found)
+
+
+@router.get("deployments/{int:deployment_id}/export/{form}", response=ExportedFiles)
+@allow("plan")
+def export_deployment(request: HttpRequest, deployment_id: int, form: str) -> ExportedFiles:
+    """What its launch would run now, without sparkweb: a shell script, compose files or systemd units by node."""
+    deployment = by_id(Deployment.objects.filter(archived_at=None), deployment_id)
+    plan = runs.preview(actor_of(request), deployment, story="launch")
+    return ExportedFiles(format=form, files=exports.of_plan(plan, form))
 
 
 def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody, key: str | None) -> Status[Started]:

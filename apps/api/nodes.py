@@ -12,6 +12,7 @@ from ninja import Query, Router, Status
 from apps.api.finding import by_id, by_reference, page
 from apps.api.schemas import (
     LIMIT,
+    AdoptBody,
     After,
     ConfirmBody,
     Holder,
@@ -24,6 +25,8 @@ from apps.api.schemas import (
     Nodes,
     NodeWithSheet,
     RepinBody,
+    ServesHere,
+    ServesOut,
     Started,
     UnlockBody,
     Word,
@@ -193,4 +196,46 @@ def probe_node(request: HttpRequest, node_id: int, idempotency_key: IdempotencyK
     """Take a fresh sheet of the node."""
     node = by_id(Node.objects.all(), node_id)
     run = runs.probe(actor_of(request), [node], idempotency_key=idempotency_key or "")
+    return Status(202, Started(run=run.pk))
+
+
+@router.get("nodes/{int:node_id}/serves", response=ServesHere)
+@allow("view")
+def what_serves(request: HttpRequest, node_id: int) -> ServesHere:
+    """Containers and units that serve a model there and are not ours, by the newest sheet: what can be adopted."""
+    node = by_id(Node.objects.all(), node_id)
+    return ServesHere(
+        serves=[
+            ServesOut(
+                kind=one.kind,
+                name=one.name,
+                serves=one.body["kind"],
+                model=one.body.get("served_model_name") or one.body["model"],
+                port=one.port,
+                restart_policy=one.restart_policy or None,
+                units=list(one.units),
+                notes=list(one.notes),
+            )
+            for one in runs.adoptable(node)
+        ]
+    )
+
+
+@router.post("nodes/{int:node_id}/adopt", response={202: Started})
+@allow("edit_deployments")
+def adopt_what_serves(
+    request: HttpRequest, node_id: int, body: AdoptBody, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Make a deployment of what serves there: it is watched and its log followed, and nothing of it is changed until somebody takes
+    it over."""
+    node = by_id(Node.objects.all(), node_id)
+    things = [(one.kind, one.name) for one in body.things]
+    run = runs.adopt(
+        actor_of(request),
+        node,
+        name=body.name,
+        things=things,
+        reason=body.reason,
+        idempotency_key=idempotency_key or "",
+    )
     return Status(202, Started(run=run.pk))

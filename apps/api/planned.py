@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.api.schemas import BarOut, FitOut, PlannedNode, PlannedStage, PlannedStep, PlanOut, PlanProblem
-from apps.plan.step import Fit, Plan, Problem, Stage
+from apps.api.schemas import BarOut, FitOut, PlannedNode, PlannedStage, PlannedStep, PlanOut, PlanProblem, SettingOut
+from apps.plan.step import Fit, Plan, Problem, Setting, Stage
 
 
 def shown(plan: Plan) -> PlanOut:
@@ -16,6 +16,7 @@ def shown(plan: Plan) -> PlanOut:
         stages=[_stage(stage) for stage in plan.stages],
         fit=None if plan.fit is None else _fit(plan.fit),
         problems=[_problem(one) for one in plan.problems],
+        settings=[_setting(one) for one in plan.settings],
         refused=bool(plan.refused),
     )
 
@@ -41,6 +42,18 @@ def _stage(stage: Stage) -> PlannedStage:
 def fitted(fit: Fit) -> FitOut:
     """A verdict without a plan."""
     return _fit(fit)
+
+
+def _setting(one: Setting) -> SettingOut:
+    return SettingOut(
+        kind="variable" if one.kind == "variable" else "argument",
+        name=one.name,
+        source="yours" if one.source == "yours" else "ours",
+        yours=one.yours or None,
+        effective=one.effective or None,
+        reason=one.reason or None,
+        nodes=list(one.nodes),
+    )
 
 
 def _fit(fit: Fit) -> FitOut:

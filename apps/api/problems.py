@@ -24,6 +24,9 @@ SCHEMA = "/api/v1/openapi.json"
 TITLES = {
     "method_not_allowed": "Not possible",
     "too_large": "Too large",
+    "approval_needed": "Waits for a decision",
+    "recipe_changed": "Changed in between",
+    "nothing_to_do": "Nothing to do",
     "idempotency_key_reused": "Key used before",
 }
 

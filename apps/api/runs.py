@@ -30,6 +30,7 @@ from apps.api.schemas import (
     RunOut,
     Runs,
     RunWithSteps,
+    ServiceProgress,
     StepOut,
     Word,
 )
@@ -118,6 +119,7 @@ def _whole(run_id: int) -> RunWithSteps:
         track=[PhaseOut(**row) for row in queries.track(run)],
         overall=queries.overall(run),
         ranks=[RankProgress(**row) for row in queries.rank_progress(run)],
+        services=[ServiceProgress(**row) for row in queries.service_steps(run)],
         eta=_eta(run),
         steps=[_step(step) for step in run.steps.select_related("node")],
         facts=run.facts,

@@ -208,6 +208,33 @@ class Recipes(Out):
     next: int | None
 
 
+class HeldOut(Out):
+    key: str = Field(description="names it when it is decided")
+    kind: str = Field(description="hook, mod, builder, shell, command, volume, trust …")
+    path: str = Field(description="where it stands in the text")
+    line: int | None
+    text: str
+    takes: dict[str, Any] = Field(description="what the spec gets when it is taken; empty: it can only be left out")
+    service: int | None = Field(description="index of the further service that it belongs to; null for the main one")
+    decision: str | None = Field(description="taken or left; null while it waits")
+    decided_by: str | None
+    decided_at: str | None
+    reason: str | None
+
+
+class NoteOut(Out):
+    path: str
+    line: int | None
+    message: str
+    remedy: str | None
+
+
+class FieldErrorOut(Out):
+    field: str
+    message: str
+    remedy: str
+
+
 class RecipeVersionOut(Out):
     number: int
     world_size: int
@@ -215,11 +242,102 @@ class RecipeVersionOut(Out):
     note: str | None
     created_at: datetime
     created_by: str | None
+    changed_at: datetime | None
+    changed_by: str | None
+    used_at: datetime | None = Field(description="since when it is fixed; null: a draft, which an edit changes")
     spec: dict[str, Any]
+    errors: list[FieldErrorOut] = Field(description="what would be refused when it is deployed")
+    digest: str = Field(description="pass it as `seen` of an edit")
+    family: str | None = Field(description="the format that it was imported from")
+    source_sha256: str | None
+    quarantine: list[HeldOut]
+    extra: dict[str, Any] = Field(description="what the imported text says beyond the spec")
+    notes: list[NoteOut]
 
 
 class RecipeWithVersions(RecipeOut):
+    archived_at: datetime | None
     versions: list[RecipeVersionOut]
+
+
+RecipeSpec = Annotated[
+    dict[str, Any], Field(description="fields of a deployment's spec; environment and secrets may be objects of names")
+]
+
+
+class RecipeBody(Body):
+    name: str = Field(max_length=120)
+    description: str = Field("", max_length=4000)
+    nodes: int = Field(1, description="how many it wants")
+    spec: RecipeSpec
+    note: str = Field("", max_length=2000)
+
+
+class RecipeEditBody(Body):
+    """What is left out stays as it is."""
+
+    name: str | None = Field(None, max_length=120)
+    description: str | None = Field(None, max_length=4000)
+    nodes: int | None = None
+    spec: RecipeSpec | None = Field(None, description="the whole spec")
+    note: str = Field("", max_length=2000)
+    seen: str = Field("", max_length=64, description="digest of the version that was looked at; another one is refused")
+
+
+class RecipeTextBody(Body):
+    text: str = Field(description="of at most 1 MB; a secret's value in it is not kept")
+    family: str = Field("", max_length=40, description="left out: told from the text")
+
+
+class RecipeImportBody(RecipeTextBody):
+    name: str = Field("", max_length=120, description="left out: as the text says")
+
+
+class RecipeRead(Out):
+    family: str
+    name: str
+    description: str
+    world_size: int
+    spec: dict[str, Any]
+    errors: list[FieldErrorOut]
+    quarantine: list[HeldOut]
+    extra: dict[str, Any]
+    notes: list[NoteOut]
+
+
+class RecipeCopyBody(Body):
+    name: str = Field(max_length=120)
+    version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
+
+
+class RecipeDecisionBody(Body):
+    version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
+    take: list[Annotated[str, Field(max_length=20)]] = Field(default_factory=list, max_length=5000)
+    leave: list[Annotated[str, Field(max_length=20)]] = Field(default_factory=list, max_length=5000)
+    reason: str = Field(max_length=2000)
+
+
+class RecipeTestedBody(Body):
+    version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
+    tested_on: str = Field(max_length=200, description="empty: untested on hardware")
+    reason: str = Field("", max_length=2000)
+
+
+class FieldChange(Out):
+    field: str
+    before: Any
+    after: Any
+
+
+class RecipeDiff(Out):
+    older: int
+    newer: int
+    changes: list[FieldChange]
+
+
+class ExportedFiles(Out):
+    format: str
+    files: dict[str, str] = Field(description="name of each file -> its text")
 
 
 # Deployments
@@ -264,16 +382,21 @@ class SpecBody(Body):
 
     model: str = Field(default="", max_length=300)
     model_path: str = Field(default="", max_length=1000)
-    engine: str = Field(default="", max_length=40)
-    runtime: str = Field(default="", max_length=40)
-    cluster: str = Field(default="", max_length=40)
+    engine: str = Field(default="", max_length=40, description="vllm, sglang, llamacpp or command")
+    runtime: str = Field(default="", max_length=40, description="docker or process")
+    cluster: str = Field(default="", max_length=40, description="ray (vLLM in Docker), native or single")
     image: str = Field(default="", max_length=300)
     container: str = Field(default="", max_length=100)
-    executable: str = Field(default="", max_length=1000)
+    executable: str = Field(
+        default="", max_length=1000, description="program to start; empty: the engine's usual one, or the image's own"
+    )
     served_model_name: str = Field(default="", max_length=300)
-    port: int = 0
+    port: int = Field(default=0, description="left out without a recipe: the next free one of the head")
+    cluster_port: int | None = Field(
+        default=None, description="of the head, where the ranks meet; null: the engine's usual one, or the next free"
+    )
     api_host: str = Field(default="", max_length=300)
-    tensor_parallel: int = 1
+    tensor_parallel: int = Field(default=1, description="left out without a recipe: as many as the nodes have GPUs")
     gpu_memory_utilization: float | None = Field(default=None, description="null: the engine's own")
     max_model_len: int | None = Field(default=None, description="null: the model's own")
     reasoning_parser: str = Field(default="", max_length=100)
@@ -287,11 +410,25 @@ class SpecBody(Body):
     secrets: list[SecretBody] = Field(default=[], max_length=50, description="by name; never the value")
     os_floor_gib: float = 0
     smoke_max_tokens: int = 1
+    kind: str = Field(default="", max_length=20, description="what it serves: chat, embeddings or rerank")
+    services: list[ServiceBody] = Field(
+        default=[], max_length=20, description="started after this one, on its nodes, and stopped in reverse"
+    )
+
+
+class ServiceBody(SpecBody):
+    """A further service of the same deployment."""
+
+    service: str = Field(default="", max_length=31, description="its name, e.g. embeddings")
+    nodes: list[NodeName] = Field(
+        default=[], max_length=MOST_NODES, description="of the deployment's; left out: all, or the first for one node"
+    )
 
 
 class DeploymentBody(Body):
     name: str = Field(max_length=63)
     recipe: Reference | None = Field(None, description="id, slug or name; its newest version is where the spec begins")
+    recipe_version: int | None = Field(None, ge=1, le=LARGEST_ID, description="left out: the newest")
     nodes: list[NodeName] = Field(max_length=MOST_NODES, description="names in rank order; the first is the head")
     spec: SpecBody | None = None
     on_rank_lost: str = Field("stop", max_length=20, description="stop or report")
@@ -302,6 +439,22 @@ class RevisionBody(Body):
     spec: SpecBody | None = None
     nodes: list[NodeName] | None = Field(None, max_length=MOST_NODES)
     reason: str = Field("", max_length=2000)
+
+
+class ThingBody(Body):
+    kind: Literal["container", "unit"]
+    name: str = Field(max_length=255)
+
+
+class AdoptBody(Body):
+    name: str = Field(max_length=63, description="of the deployment that it becomes")
+    things: list[ThingBody] = Field(max_length=20, description="of this node's `serves`; each becomes a service")
+    reason: str = Field("", max_length=2000)
+
+
+class TakeOverBody(Body):
+    reason: str = Field("", max_length=2000, description="kept in the audit trail")
+    disable: bool = Field(False, description="once its units are stopped, they do not start at boot any more")
 
 
 class ReasonBody(Body):
@@ -453,6 +606,18 @@ class PlanProblem(Out):
     deployment: int | None = Field(description="another deployment that must be stopped first")
 
 
+class SettingOut(Out):
+    """An option or variable of the engine: what was asked for, what is passed on, and why."""
+
+    kind: Literal["argument", "variable"]
+    name: str
+    source: Literal["yours", "ours"] = Field(description="whose it is")
+    yours: str | None = Field(description="what was asked for")
+    effective: str | None = Field(description="what is passed on; null: it is left out")
+    reason: str | None
+    nodes: list[str] = Field(description="that it is about; empty: all")
+
+
 class PlanOut(Out):
     digest: str
     story: str
@@ -462,6 +627,7 @@ class PlanOut(Out):
     stages: list[PlannedStage]
     fit: FitOut | None
     problems: list[PlanProblem]
+    settings: list[SettingOut]
     refused: bool = Field(description="whether a problem refuses it as it stands")
 
 
@@ -475,13 +641,55 @@ class ProvisionPlanOut(PlanOut):
     passwords: list[NeededPassword] = Field(description="that the start must carry")
 
 
+class ServiceOut(Out):
+    service: str = Field(description="empty for the main one")
+    label: str
+    kind: str
+    model: str
+    port: int
+    nodes: list[str]
+    state: str = Field(description="of a deployment's states; while it is launched also starting, failed or cancelled")
+    reason: str | None
+    evidence: str | None
+    phase: str | None
+    overall: float | None = Field(description="0 to 1 of its load while it is launched")
+    endpoint: str | None
+    tunnel: str | None
+
+
 class RankOut(Out):
-    number: int
+    number: int = Field(description="counted through all services")
+    service: str = Field(description="whose it is; empty for the main one")
     node: str
     state: RankState = Field(description="as it follows from the deployment's state")
     container: str | None
+    unit: str | None = Field(description="where it was found as a unit's own process")
     boot_id: str | None
     seen_at: datetime | None
+
+
+class ServesOut(Out):
+    kind: Literal["container", "unit"]
+    name: str
+    serves: str = Field(description="chat, embeddings or rerank")
+    model: str
+    port: int
+    restart_policy: str | None
+    units: list[str] = Field(description="that start it, or stand in front of it")
+    notes: list[str] = Field(description="what of it a spec does not say")
+
+
+class ServesHere(Out):
+    serves: list[ServesOut]
+
+
+class FoundOut(Out):
+    node: str
+    kind: Literal["container", "unit"]
+    name: str
+    service: str
+    restart_policy: str | None = Field(description="Docker's own; it is left as it is")
+    units: list[str] = Field(description="that start it")
 
 
 class DeploymentOut(Out):
@@ -512,11 +720,14 @@ class DeploymentOut(Out):
     archived_at: datetime | None
     created_at: datetime
     created_by: str | None
+    adopted: bool = Field(description="it runs as it was found and is only watched until somebody takes it over")
 
 
 class DeploymentWithSpec(DeploymentOut):
     spec: dict[str, Any]
+    services: list[ServiceOut] = Field(description="empty for a deployment of one service")
     ranks: list[RankOut]
+    found: list[FoundOut] = Field(description="what was there before us and runs as this deployment")
     consents: list[dict[str, Any]] = Field(description="what an operator's relaunch may clear again")
 
 
@@ -556,8 +767,25 @@ class PhaseOut(Out):
     usual_seconds: float | None
 
 
+class ServiceProgress(Out):
+    service: str
+    label: str
+    kind: str
+    model: str
+    port: int
+    nodes: list[str]
+    state: str = Field(description="kept, waiting, busy, done, failed or cancelled")
+    phase: str | None
+    overall: float
+    reason: str | None
+    evidence: str
+    proof: str = Field(description="what its first real request showed")
+    warning: str
+
+
 class RankProgress(Out):
     rank: int
+    service: str = Field("", description="whose it is, of several")
     node: str | None
     phase: str | None = None
     done: int | None = None
@@ -631,6 +859,7 @@ class RunWithSteps(RunOut):
     track: list[PhaseOut]
     overall: float
     ranks: list[RankProgress]
+    services: list[ServiceProgress] = Field(description="of a launch of several")
     eta: EtaOut | None
     steps: list[StepOut]
     facts: dict[str, Any] = Field(description="pulled out of the log")

@@ -53,6 +53,9 @@ class Tag(StrEnum):
     RECIPE_REMOVED = "recipe:removed"
 
     DEPLOYMENT_ADDED = "deployment:added"
+    DEPLOYMENT_ADOPT = "deployment:adopt"
+    DEPLOYMENT_ADOPTED = "deployment:adopted"
+    DEPLOYMENT_TAKEN_OVER = "deployment:taken_over"
     DEPLOYMENT_CHANGED = "deployment:changed"
     DEPLOYMENT_REMOVED = "deployment:removed"
     DEPLOYMENT_PLANNED = "deployment:planned"

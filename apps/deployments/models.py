@@ -40,6 +40,10 @@ class Deployment(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     created_by = models.CharField(max_length=80, default="")
     archived_at = models.DateTimeField(null=True)
+    # What was there before us and runs as this deployment: a list of {"node", "kind" (container, unit), "name", "service",
+    # "restart_policy", "units"}. Empty for one that we launched ourselves.
+    found: models.JSONField[Any, Any] = models.JSONField(default=list)
+    taken_over_at = models.DateTimeField(null=True)  # what was found is ours to stop and launch from then on
 
     class Meta:
         ordering = ("id",)
@@ -49,6 +53,11 @@ class Deployment(models.Model):
 
     def get_absolute_url(self) -> str:
         return f"/deployments/{self.pk}"
+
+    @property
+    def adopted(self) -> bool:
+        """It runs as it was found and is not ours to change: nobody has taken it over."""
+        return bool(self.found) and self.taken_over_at is None
 
     @property
     def revision(self) -> Revision:
@@ -80,11 +89,13 @@ class Rank(models.Model):
     """One engine process on one node, as the last run left it and the watch last saw it."""
 
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="ranks")
-    number = models.PositiveIntegerField()
+    number = models.PositiveIntegerField()  # counted through all services, see plan.together
+    service = models.CharField(max_length=31, default="", blank=True)  # "" is the main one
     node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="ranks")
     revision = models.ForeignKey(Revision, on_delete=models.CASCADE, related_name="+")
     run_id = models.BigIntegerField()
     container = models.CharField(max_length=128, default="", blank=True)
+    unit = models.CharField(max_length=255, default="", blank=True)  # where it was found as a unit's own process
     job_id = models.CharField(max_length=80, default="", blank=True)
     boot_id = models.CharField(max_length=64, default="", blank=True)
     state = models.CharField(max_length=12, default="starting")  # starting loading serving gone unknown

@@ -30,12 +30,15 @@ class Reached:
     why: str = ""
 
 
-def endpoint(deployment: Deployment) -> Reached | None:
-    """None while nothing serves, or where the head is no node any more. Of the revision that runs, not a newer one."""
+def endpoint(deployment: Deployment, service: str = "") -> Reached | None:
+    """Of the main service, or of another. None while nothing serves, or where the head is no node any more. Of the revision that
+    runs, not a newer one."""
     if deployment.state not in ANSWERS:
         return None
     ranks = list(deployment.ranks.all())
-    body: dict[str, Any] = ranks[0].revision.body if ranks else deployment.revision.body
+    whole: dict[str, Any] = ranks[0].revision.body if ranks else deployment.revision.body
+    parts = {part.get("service", ""): part for part in (whole, *whole.get("services", ()))}
+    body: dict[str, Any] = parts.get(service, whole)
     nodes, port = body.get("nodes") or [], int(body.get("port") or 0)
     head = Node.objects.filter(name=nodes[0]).select_related("jump").first() if nodes else None
     if head is None:

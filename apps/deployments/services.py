@@ -12,11 +12,16 @@ from django.utils import timezone
 from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments.models import Consent, Deployment, Revision
+from apps.deployments.queries import others
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
-from apps.plan.spec import Clear, Spec, validate
+from apps.plan import adopting
+from apps.plan.adopting import Found
+from apps.plan.allocating import filled
+from apps.plan.spec import Clear, Other, Spec, validate
+from apps.recipes import services as recipes
 from apps.recipes.models import RecipeVersion
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
@@ -58,6 +63,13 @@ def spec_from(*, name: str, body: Mapping[str, Any], nodes: Sequence[str], on_ra
     return spec
 
 
+def _filled(name: str, body: Mapping[str, Any], nodes: Sequence[str], found: Sequence[Other]) -> Mapping[str, Any]:
+    """The body with what it leaves open, from what the nodes have and what other deployments take of them."""
+    rows = Node.objects.filter(name__in=list(nodes))
+    sheets = {node.name: sheet for node in rows if (sheet := inventory.latest_sheet(node)) is not None}
+    return filled(body, name=name, nodes=nodes, sheets=sheets, others=found)
+
+
 @transaction.atomic
 def create(
     actor: Actor,
@@ -71,6 +83,9 @@ def create(
 ) -> Deployment:
     """Make a deployment with its first revision. Nothing runs yet."""
     name = name.strip()
+    if recipe_version is not None:
+        recipes.check_deployable(recipe_version)
+    body = _filled(name, body, nodes, others(None, nodes))
     spec = spec_from(name=name, body=body, nodes=nodes, on_rank_lost=on_rank_lost)
     try:
         with transaction.atomic():
@@ -86,6 +101,8 @@ def create(
             remedy="Choose another name, or bring it back from the archive." if archived else "Choose another name.",
         ) from None
     Revision.objects.create(deployment=made, number=1, body=spec.to_json(), created_by=actor.name, reason=reason)
+    if recipe_version is not None:
+        recipes.mark_used(recipe_version)
     record(
         actor,
         "deployment:created",
@@ -103,8 +120,11 @@ def create(
 def revise(
     actor: Actor, deployment: Deployment, *, body: Mapping[str, Any], nodes: Sequence[str], reason: str
 ) -> Revision:
-    """Add a revision. What runs keeps running; the next launch uses it."""
+    """Add a revision. What runs keeps running; the next launch uses it. Further services move along where nodes are replaced."""
     before = deployment.revision
+    not_adopted(deployment)
+    body = {**body, "services": _moved(body.get("services"), before.spec.nodes, nodes)}
+    body = _filled(deployment.name, body, nodes, others(deployment, nodes))
     spec = spec_from(name=deployment.name, body=body, nodes=nodes, on_rank_lost=deployment.on_rank_lost)
     if spec == before.spec:
         return before
@@ -125,6 +145,30 @@ def revise(
     return made
 
 
+def _moved(services: Any, before: Sequence[str], nodes: Sequence[str]) -> Any:
+    """Further services on the nodes that stand now where theirs stood."""
+    if not isinstance(services, list):
+        return services or []
+    now = dict(zip(before, nodes, strict=False))
+    return [
+        {**one, "nodes": [now.get(node, node) for node in one["nodes"]]}
+        if isinstance(one, dict) and isinstance(one.get("nodes"), list)
+        else one
+        for one in services
+    ]
+
+
+def not_adopted(deployment: Deployment) -> None:
+    """Raises Refused for one that runs as it was found."""
+    if deployment.adopted:
+        raise Refused(
+            "in_use",
+            f"{deployment.name} runs as it was found and is only watched.",
+            status=409,
+            remedy="Take it over first; from then on it is launched and stopped by plan.",
+        )
+
+
 @transaction.atomic
 def archive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deployment:
     """Put away a deployment that holds nothing: it leaves the lists and the watch, its history stays. Its nodes are free to
@@ -132,7 +176,8 @@ def archive(actor: Actor, deployment: Deployment, *, reason: str = "") -> Deploy
     found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
     if found.archived_at is not None:
         return found
-    left = _left(found)
+    watched = found.adopted and found.ranks.exists()  # a job on its node follows each log
+    left = f"{found.name} is watched still." if watched else _left(found)
     if left:
         raise Refused("in_use", left, status=409, remedy="Stop it first, then archive it.")
     found.ranks.all().delete()
@@ -179,6 +224,100 @@ def _set_archived(actor: Actor, deployment: Deployment, *, archived: bool, reaso
     ring_on_commit("deployment", deployment.pk, deployment.version)
     ring_on_commit("fleet", 0)
     return deployment
+
+
+def forget_found(deployment: Deployment, story: str) -> None:
+    """What was found is gone once a launch or a stop by plan of what was taken over went well: it was cleared there."""
+    if story in ("launch", "relaunch", "stop") and deployment.taken_over_at is not None and deployment.found:
+        Deployment.objects.filter(pk=deployment.pk).update(found=[])
+
+
+@transaction.atomic
+def adopt(actor: Actor, *, name: str, found: Sequence[Found], reason: str = "") -> Deployment:
+    """Make a deployment of what serves on a node and is not ours: a service each. It is watched and never changed until somebody
+    takes it over. Raises Refused."""
+    if not found:
+        raise Refused("bad_input", "Nothing was chosen.", field="things", remedy="Choose at least one.")
+    for one in found:
+        holder = _adopted_by(one)
+        if holder is not None:
+            raise Refused(
+                "in_use", f"{one.name} on {one.node} belongs to {holder.name} already.", field="things", status=409,
+                remedy="Open that deployment.", extra={"deployment": holder.pk},
+            )  # fmt: skip
+    try:
+        body = adopting.together(found)
+    except ValueError as problem:
+        raise Refused(
+            "bad_input", f"{problem}.".capitalize(), field="things", remedy="Adopt each node's by itself."
+        ) from None
+    made = create(actor, name=name, body=body, nodes=[found[0].node], on_rank_lost="report", reason=reason)
+    ordered = adopting.in_order(found)
+    made.found = [
+        {
+            "node": one.node,
+            "kind": one.kind,
+            "name": one.name,
+            "service": service,
+            "restart_policy": one.restart_policy or None,
+            "units": list(one.units),
+            "answers": one.answers_as,
+            "notes": list(one.notes),
+        }
+        for one, service in zip(ordered, adopting.services_of(ordered), strict=True)
+    ]
+    made.save(update_fields=["found"])
+    return made
+
+
+def _adopted_by(found: Found) -> Deployment | None:
+    rows = Deployment.objects.filter(archived_at=None).exclude(found=[])
+    same = (found.node, found.kind, found.name)
+    return next((row for row in rows if same in [(one["node"], one["kind"], one["name"]) for one in row.found]), None)
+
+
+@transaction.atomic
+def take_over(actor: Actor, deployment: Deployment, *, reason: str, disable: bool = False) -> Deployment:
+    """What was found is ours from now on: a stop stops it, and a launch clears it and starts ours in its place. Nothing happens on
+    the node now. `disable`: its units shall not start at boot any more, once they are stopped. Raises Refused."""
+    found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
+    reason = reason.strip()
+    if not found.adopted:
+        raise Refused(
+            "bad_input", f"{found.name} was not adopted, or somebody took it over.", status=409, remedy="Open it."
+        )
+    if not reason:
+        raise Refused(
+            "bad_input", "Taking over needs a reason.", field="reason", remedy="Say why; it is kept in the audit trail."
+        )
+    found.taken_over_at = timezone.now()
+    found.version += 1
+    found.save(update_fields=["taken_over_at", "version"])
+    clear = clearing_of(found, disable=disable)
+    remember_consents(actor, found, clear, reason=reason)
+    record(
+        actor,
+        "deployment:taken_over",
+        object_type="deployment",
+        object_id=str(found.pk),
+        object_name=found.name,
+        reason=reason,
+        after={
+            "clear": [f"{one.kind} {one.name} on {one.node}{' and disable' if one.disable else ''}" for one in clear]
+        },
+    )
+    ring_on_commit("deployment", found.pk, found.version)
+    ring_on_commit("fleet", 0)
+    return found
+
+
+def clearing_of(deployment: Deployment, *, disable: bool = False) -> tuple[Clear, ...]:
+    """What must go for the things that were found to go: their units first."""
+    made: list[Clear] = []
+    for one in deployment.found:
+        made += [Clear(one["node"], "unit", unit, disable) for unit in one.get("units", ())]
+    made += [Clear(one["node"], "container", one["name"]) for one in deployment.found if one["kind"] == "container"]
+    return tuple(dict.fromkeys(made))
 
 
 def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:

@@ -32,6 +32,7 @@ class Attempt:
     phase: str | None = None
     reason: str | None = None
     evidence: str = ""
+    kept: tuple[str, ...] = ()  # labels of services that this run left alone because they served
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
                 else Computed("stopped")
             )
         return Computed(State.FAILED, attempt.reason or "cleanup_incomplete", attempt.phase, attempt.evidence)
+    if attempt.kept and attempt.state != "succeeded":  # what it left alone serves on
+        if observed:
+            return Computed(observed["state"], observed.get("reason"), None, observed.get("evidence", ""))
+        serves = f"{_listed(attempt.kept)} {'serves' if len(attempt.kept) == 1 else 'serve'} on."
+        return Computed(State.DEGRADED, attempt.reason or attempt.state, None, f"{serves} {attempt.evidence}".strip())
     if attempt.state == "cancelled":
         return Computed(State.STOPPED, attempt.reason or "cancelled", attempt.phase, attempt.evidence)
     if attempt.state != "succeeded":
@@ -64,6 +70,10 @@ def compute(attempt: Attempt | None, observed: dict[str, Any]) -> Computed:
     if observed:
         return Computed(observed["state"], observed.get("reason"), None, observed.get("evidence", ""))
     return Computed(State.SERVING)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def rank_state(deployment_state: str) -> RankState:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 from apps.diagnosis.alike import Found
-from apps.diagnosis.book import Act, Rule
-from apps.diagnosis.signs import Sign, number
+from apps.diagnosis.book import Act, Book, Rule
+from apps.diagnosis.following import LogReader
+from apps.diagnosis.reading import Reading
+from apps.diagnosis.signs import ENGINE_SIGNS, Sign, number
 from apps.diagnosis.story import Line, Story
 
 
@@ -124,3 +126,20 @@ SIGNS: tuple[Sign, ...] = (
         "exiting", re.compile(r"exiting due to (?:model loading error|HTTP server error)"), "exited", 1, kind="llamacpp"
     ),
 )
+
+_BOOK = Book.of(RULES, (*SIGNS, *ENGINE_SIGNS))
+
+
+class Reader(LogReader):
+    """Follow one stream of llama-server's output."""
+
+    def __init__(self) -> None:
+        super().__init__(_BOOK, "llamacpp")
+
+
+def read(data: bytes) -> Reading:
+    """The Reading of a whole log."""
+    reader = Reader()
+    reader.feed(data)
+    reader.close()
+    return reader.reading()

@@ -558,7 +558,17 @@ _CLUSTER = [
             "NCCL could not set up the communication between the ranks.",
             "Check NCCL_SOCKET_IFNAME and NCCL_IB_HCA on every node, and read the first NCCL WARN line of each rank "
             "(NCCL_DEBUG=INFO).",
-            "nccl_init_hang gloo_connect nccl_no_interface wrong_gid_index rdma_memory rdma_completion_error wrong_interface",
+            "gloo_connect nccl_no_interface wrong_gid_index rdma_memory rdma_completion_error wrong_interface",
+        ),
+        (
+            "nccl_init_hang",
+            "Ranks wait for each other",
+            "The ranks have begun to set up their communication and never came to its end; no weights were read.",
+            "Every rank must advertise an address that the others reach: SGLANG_HOST_IP, NCCL_SOCKET_IFNAME and "
+            "GLOO_SOCKET_IFNAME per node, as the plan sets them unless the environment says otherwise. If they are right, test "
+            "the fabric, try once with NCCL_IB_DISABLE=1 (slow, but it tells whether RDMA is what hangs), or serve the "
+            "model with vLLM.",
+            "",
         ),
         (
             "port_race",
@@ -683,6 +693,13 @@ _ENGINE = [
             "nvcc_too_old",
         ),
         (
+            "container_killed",
+            "Container ended from outside",
+            "The engine's container was stopped or killed: its exit code is that of a signal, not the engine's own.",
+            "Find out who did: `docker events` on the node, another person or installation, a unit. Then relaunch.",
+            "",
+        ),
+        (
             "kv_too_small",
             "No room for the context",
             "After the weights, too little memory is left for the KV cache of one request.",
@@ -719,6 +736,13 @@ _ENGINE = [
             "Test completion failed",
             "The API answers, but a real completion failed.",
             "Read the answer shown as evidence; if the engine is broken, relaunch.",
+            "",
+        ),
+        (
+            "ray_ended",
+            "Ray ended",
+            "The Ray process of a node ended, and the engine with it; nobody ended its container.",
+            "Read the last lines of that rank: Ray says which of its processes ended. A relaunch starts the whole group anew.",
             "",
         ),
         (

@@ -10,7 +10,7 @@ from apps.diagnosis.following import LogReader
 from apps.diagnosis.nccl import RULES as NCCL_RULES
 from apps.diagnosis.nccl import SIGNS as NCCL_SIGNS
 from apps.diagnosis.reading import Reading
-from apps.diagnosis.signs import ENGINE_SIGNS, number
+from apps.diagnosis.signs import ENGINE_SIGNS, Sign, number
 from apps.diagnosis.story import Line, Story
 from apps.diagnosis.vllm import RULES as VLLM_RULES
 
@@ -67,18 +67,21 @@ def _arguments(story: Story, match: Found, line: Line) -> None:
 
 def _dist_begins(story: Story, match: Found, line: Line) -> None:
     story.marks["in_dist_init"] = True
+    story.fact(meeting=True)
     story.milestone("distributed_init", line)
     story.enter("starting", line)
 
 
 def _dist_ends(story: Story, match: Found, line: Line) -> None:
     story.marks["in_dist_init"] = False
+    story.fact(meeting=False)
     story.milestone("distributed_ready", line)
     story.enter("starting", line, 0.5)
 
 
 def _load_begins(story: Story, match: Found, line: Line) -> None:
     story.marks["in_dist_init"] = False
+    story.fact(meeting=False)
     story.first(available_gib=float(match["avail"]))
     story.milestone("loading", line)
     story.enter("loading", line)
@@ -158,7 +161,7 @@ def _without_api(story: Story, match: Found, line: Line) -> None:
 
 def _waited_too_long(story: Story, match: Found, line: Line) -> None:
     if story.marks.get("in_dist_init"):
-        story.suspect(_HANG, line.number, line.text, line.rank, {"cause": "nccl_init_hang", "phase": "nccl_init_hang"})
+        story.suspect(_HANG, line.number, line.text, line.rank, {"phase": "nccl_init_hang"})
 
 
 def _died(story: Story, match: Found, line: Line) -> None:
@@ -166,12 +169,10 @@ def _died(story: Story, match: Found, line: Line) -> None:
     hangs."""
     story.fact(exit_code=int(match["code"]))
     if story.marks.get("in_dist_init"):
-        story.suspect(
-            _HANG, line.number, line.text, int(match["rank"]), {"cause": "nccl_init_hang", "phase": "nccl_init_hang"}
-        )
+        story.suspect(_HANG, line.number, line.text, int(match["rank"]), {"phase": "nccl_init_hang"})
 
 
-_HANG = next(sign for sign in NCCL_SIGNS if sign.reason == "nccl_init")
+_HANG = Sign("init torch", re.compile(r"(?!)"), "nccl_init_hang", kind="sglang")  # told by what is missing, by no line
 
 RULES: tuple[Rule, ...] = (
     Rule("sglang", "%|", re.compile("Capturing batches"), _bar, 0),

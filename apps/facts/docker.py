@@ -411,9 +411,17 @@ def images_from_inspect(text: str) -> tuple[Image, ...]:
                     created=text_of(each.get("Created")),
                     env=environment,
                     labels=labels_of(part(each, "Config", "Labels")),
+                    entrypoint=_words(part(each, "Config", "Entrypoint")),
                 )
             )
     return tuple(found)
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    """A list of words, one text in old images and in podman's answers."""
+    if isinstance(value, str):
+        return tuple(value.split())
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
 
 
 def _environment(value: Any) -> dict[str, str]:
@@ -449,6 +457,7 @@ def joined_images(listed: tuple[Image, ...], inspected: tuple[Image, ...]) -> tu
                 created=other.created or each.created,
                 env=other.env,
                 labels=other.labels,
+                entrypoint=other.entrypoint,
             )
         )
     return tuple(found)

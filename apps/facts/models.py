@@ -176,7 +176,9 @@ hub=${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}
 one() {
   [ -d "$1" ] || return 0
   printf '@folder %s\n' "${1%/}"
-  ( cd "$1" && find -L . -maxdepth 3 -type f -exec stat -L -c '%s	%n' {} + 2>/dev/null | head -n 3000 )
+  depth=3
+  case $1 in /models|"$HOME"/models) depth=1 ;; esac
+  ( cd "$1" && find -L . -maxdepth $depth -type f -exec stat -L -c '%s	%n' {} + 2>/dev/null | head -n 3000 )
   for index in "$1"/*.index.json; do
     [ -f "$index" ] || continue
     grep -oE '"[^"]+\.(safetensors|bin)"' "$index" | sort -u | sed -e 's/^"/@expected /' -e 's/"$//'
@@ -192,11 +194,11 @@ one() {
 }
 {
   printf '%s\n' "$SPARKWEB_MODELS"
-  for path in /models/*/ /models/*/*/ "$HOME"/models/*/; do
+  for path in /models/ /models/*/ /models/*/*/ "$HOME"/models/ "$HOME"/models/*/; do
     for file in "$path"config.json "$path"*.gguf "$path"*.safetensors; do [ -e "$file" ] && { printf '%s\n' "$path"; break; }; done
   done
   for path in "$hub"/models--*/snapshots/*/; do [ -d "$path" ] && printf '%s\n' "$path"; done
-} | sed 's:/*$::' | awk 'NF && !seen[$0]++' | head -n 80 | while IFS= read -r path; do one "$path"; done
+} | sed -e 's:/*$::' -e 's:/[^/]*\.gguf$::' | awk 'NF && !seen[$0]++' | head -n 80 | while IFS= read -r path; do one "$path"; done
 :
 """
 

@@ -201,6 +201,7 @@ class Image:
     created: str | None = None
     env: dict[str, str] = field(default_factory=dict)  # the few variables that say what is inside
     labels: dict[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()  # what runs with a command of `docker run` as its arguments
 
 
 @dataclass(frozen=True)

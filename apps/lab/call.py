@@ -111,10 +111,12 @@ class Call:
 Tool = Callable[[Call], Awaitable[int]]
 TOOLS: dict[str, Tool] = {}
 CONTAINER_TOOLS: dict[str, Tool] = {}
+HIDDEN: set[str] = set()  # stand-ins of programs that lie outside of PATH
 
 
-def tool(*names: str, inside: bool = False, outside: bool = True) -> Callable[[Tool], Tool]:
-    """Register a stand-in: on the host, in containers, or both."""
+def tool(*names: str, inside: bool = False, outside: bool = True, hidden: bool = False) -> Callable[[Tool], Tool]:
+    """Register a stand-in: on the host, in containers, or both. `hidden`: only by the file that `Machine.install` makes."""
+    HIDDEN.update(names if hidden else ())
 
     def keep(function: Tool) -> Tool:
         for name in names:

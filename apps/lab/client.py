@@ -66,9 +66,11 @@ class Lab:
         redirect: str = "auto",
         shard_s: float = 18.0,
         rank_order: str = "01",
+        third: bool = False,
         timeout_s: float = 60.0,
     ) -> Lab:
-        """Start the lab on `folder` in its own process. `redirect` is mount, rewrite or auto. Raises LabError when it does not come up."""
+        """Start the lab on `folder` in its own process. `redirect` is mount, rewrite or auto; `third`: with the x86 server of the
+        story. Raises LabError when it does not come up."""
         folder = Path(folder).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         given = {
@@ -78,6 +80,7 @@ class Lab:
             "redirect": redirect,
             "shard_s": shard_s,
             "rank_order": rank_order,
+            "third": third,
         }
         environment = {
             **os.environ,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.lab import figures, runtime, scene, tools  # noqa: F401
-from apps.lab.call import CONTAINER_TOOLS, TOOLS, answer
+from apps.lab.call import CONTAINER_TOOLS, HIDDEN, TOOLS, answer
 from apps.lab.doors import Door
 from apps.lab.machine import Machine, sweep
 from apps.lab.tools import systemd
@@ -33,8 +33,8 @@ class LabWorld(World):
         self.rebooting: dict[str, asyncio.Task[None]] = {}
         self.unstranded: dict[str, list[scene.Card]] = {}
 
-    async def up(self, redirect: str, ports: dict[str, int]) -> None:
-        for seed in scene.NODES:
+    async def up(self, redirect: str, ports: dict[str, int], *, third: bool = False) -> None:
+        for seed in (*scene.NODES, *((scene.PRO6000,) if third else ())):
             folder = self.folder / "nodes" / seed.name
             folder.mkdir(parents=True, exist_ok=True)
             node = Node(self, seed, folder)
@@ -56,7 +56,8 @@ class LabWorld(World):
         modes = ["mount", "rewrite"] if redirect == "auto" and not self.redirect else [self.redirect or redirect]
         for mode in modes:
             shutil.rmtree(node.root, ignore_errors=True)
-            machine = Machine(node, mode, answer, TOOLS, CONTAINER_TOOLS)
+            programs = [name for name in TOOLS if name not in HIDDEN and name not in node.seed.without]
+            machine = Machine(node, mode, answer, programs, CONTAINER_TOOLS)
             node.machine = machine
             try:
                 await machine.start()
@@ -298,6 +299,8 @@ class LabWorld(World):
                         }
                         for c in node.containers.values()
                     },
+                    "programs": {one.name: one.ready for one in node.programs},
+                    "gpus": [round(node.gpu_held(number), 2) for number in node.gpu_numbers],
                     "units": {u.name: [u.active, u.sub, u.enabled] for u in node.units.values() if u.seed is not None},
                     "listeners": sorted(node.listeners),
                     "faults": node.faults,
@@ -355,10 +358,9 @@ class Control:
             if "shards" in asked:
                 world.shards = int(asked["shards"])
                 for node in world.nodes.values():
-                    shutil.rmtree(node.root / "models" / scene.MODEL, ignore_errors=True)
-                    figures.write_model(
-                        node.root / "models", scene.MODEL, world.shards, scene.MODEL_BYTES, dict(scene.MODEL_CONFIG)
-                    )
+                    name, size = (scene.MODEL, scene.MODEL_BYTES) if node.seed.spark else (scene.BF16, scene.BF16_BYTES)
+                    shutil.rmtree(node.root / "models" / name, ignore_errors=True)
+                    figures.write_model(node.root / "models", name, world.shards, size, dict(scene.MODEL_CONFIG))
             return None
         nodes = list(world.nodes.values()) if asked.get("node") in (None, "", "all") else [world.nodes[asked["node"]]]
         for node in nodes:
@@ -389,7 +391,9 @@ class Control:
         return None
 
 
-async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shard_s: float, rank_order: str) -> int:
+async def serve(
+    folder: Path, *, factor: float, shards: int, redirect: str, shard_s: float, rank_order: str, third: bool = False
+) -> int:
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     lock = open(folder / "lock", "w")  # noqa: SIM115 (held until the end)
@@ -412,7 +416,7 @@ async def serve(folder: Path, *, factor: float, shards: int, redirect: str, shar
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
     try:
-        await world.up(redirect, ports)
+        await world.up(redirect, ports, third=third)
         machine = next(iter(world.nodes.values())).machine
         assert machine is not None
         control = str(machine.runtime / "control")
@@ -466,6 +470,7 @@ def main(words: list[str]) -> int:
             redirect=given.get("redirect", "auto"),
             shard_s=float(given.get("shard_s", 18)),
             rank_order=str(given.get("rank_order", "01")),
+            third=bool(given.get("third")),
         )
     )
 

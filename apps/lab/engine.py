@@ -471,6 +471,7 @@ class Engine:
             str(self.options.get("--master-addr", "127.0.0.1")),
             int(self.options.get("--master-port", 29501)),
         )
+        self.node.listeners[port] = RayListener(address, port, "vllm", self.processes[0].pid, None, self.container.id)
         waited = 0.0
         while len(self.ranks) < wanted:
             for node in self.world.nodes.values():

@@ -8,8 +8,11 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from apps.lab import pooling
+
 if TYPE_CHECKING:
     from apps.lab.engine import Engine
+    from apps.lab.engine_other import Program
 
 THOUGHT = [
     "Okay,",
@@ -71,8 +74,24 @@ def pace(active: int) -> float:
 
 
 class Server:
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    """vLLM's routes; others say what is theirs."""
+
+    thought = "reasoning"  # where what a model thinks stands
+    owner = "vllm"
+
+    def __init__(self, engine: Engine | Program) -> None:
+        self.engine: Any = engine
+
+    def listening(self) -> bool:
+        """Whether it answers at all; vLLM's port is open only once it is ready."""
+        return bool(self.engine.ready)
+
+    def not_yet(self, path: str) -> tuple[str, bytes] | None:
+        """What is said instead while it loads."""
+        return None
+
+    def health(self) -> tuple[str, bytes, str]:
+        return "200 OK", b"", "text/plain"
 
     async def serve(self, reader: Any, writer: Any) -> None:
         while True:
@@ -91,7 +110,7 @@ class Server:
                 if headers.get("content-length")
                 else b""
             )
-            if not self.engine.ready:
+            if not self.listening():
                 return
             status = await self._answer(writer, method, path.split("?")[0], headers, body)
             await self.engine.api(
@@ -129,9 +148,11 @@ class Server:
         key = engine.options.get("--api-key")
         if key and path.startswith("/v1") and headers.get("authorization") != f"Bearer {key}":
             return await self._send(writer, "401 Unauthorized", b'{"error":"Unauthorized"}')
+        if later := self.not_yet(path):
+            return await self._send(writer, *later)
         if path in ("/health", "/ping"):
-            return await self._send(writer, "200 OK", b"", "text/plain")
-        if path == "/version":
+            return await self._send(writer, *self.health())
+        if path == "/version" and self.owner == "vllm":
             return await self._send(
                 writer, "200 OK", json.dumps({"version": engine.container.image.software.vllm}).encode()
             )
@@ -141,11 +162,30 @@ class Server:
             )
         if path == "/v1/models":
             return await self._send(writer, "200 OK", json.dumps(self.models()).encode())
-        if path in ("/v1/chat/completions", "/v1/completions"):
+        if path in ("/v1/chat/completions", "/v1/completions") and engine.options.get("--runner") != "pooling":
             if method != "POST":
                 return await self._send(writer, "405 Method Not Allowed", b'{"detail":"Method Not Allowed"}')
             return await self._complete(writer, path.endswith("chat/completions"), body)
+        if path in pooling.PATHS and engine.options.get("--runner") == "pooling":
+            return await self._pool(writer, path, body)
         return await self._send(writer, "404 Not Found", b'{"detail":"Not Found"}')
+
+    async def _pool(self, writer: Any, path: str, body: bytes) -> str:
+        try:
+            asked = json.loads(body)
+        except ValueError:
+            asked = None
+        if not isinstance(asked, dict):
+            return await self._error(writer, "400 Bad Request", "JSON decode error", "Bad Request")
+        model = asked.get("model") or self.engine.served[0]
+        if model not in self.engine.served:
+            return await self._error(writer, "404 Not Found", f"The model `{model}` does not exist.", "NotFoundError")
+        if self.engine.hung:
+            await self.engine.dead.wait()
+        made = pooling.answer(path, asked, model)
+        if made is None:
+            return await self._error(writer, "400 Bad Request", "Field required", "Bad Request")
+        return await self._send(writer, "200 OK", json.dumps(made).encode())
 
     def models(self) -> dict[str, Any]:
         engine = self.engine
@@ -170,7 +210,7 @@ class Server:
                     "id": name,
                     "object": "model",
                     "created": int(time.time()),
-                    "owned_by": "vllm",
+                    "owned_by": self.owner,
                     "root": engine.model,
                     "parent": None,
                     "max_model_len": engine.max_len,
@@ -272,10 +312,10 @@ class Server:
                     "audio": None,
                     "function_call": None,
                     "tool_calls": [],
-                    "reasoning": " ".join(thinking) or None,
+                    self.thought: " ".join(thinking) or None,
                 }
-                if thinking and not reasoner:
-                    message["content"], message["reasoning"] = (
+                if thinking and not reasoner and self.owner == "vllm":
+                    message["content"], message[self.thought] = (
                         "<think>\n" + " ".join(thinking) + ("\n</think>\n\n" + " ".join(answer) if answer else ""),
                         None,
                     )
@@ -385,7 +425,7 @@ class Server:
         if chat:
             await event(chunk({"role": "assistant", "content": ""}))
         count = 0
-        for kind, words in (("reasoning", thinking), ("content", answer)):
+        for kind, words in ((self.thought, thinking), ("content", answer)):
             for number, word in enumerate(words):
                 if engine.hung or not engine.ready:
                     await event(

@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 
 from apps.lab import scene
-from apps.lab.scene import KERNEL, MEM_TOTAL_KB
 from apps.lab.world import Node
 
 OS_RELEASE = """PRETTY_NAME="Ubuntu 24.04.3 LTS"
@@ -45,7 +44,7 @@ def meminfo(node: Node) -> dict[str, int]:
     free, available, cache = int(node.free_gib * kib), int(node.available_gib * kib), int(node.cache_gib * kib)
     system = int(node.claims["system"].held * kib) if "system" in node.claims else 0
     return {
-        "MemTotal": MEM_TOTAL_KB,
+        "MemTotal": node.seed.total_kb,
         "MemFree": free,
         "MemAvailable": available,
         "Buffers": 63156,
@@ -90,11 +89,12 @@ def load(node: Node) -> tuple[float, float, float]:
 def write_fixed(node: Node, files: Path) -> None:
     """What changes only with a boot."""
     put(files / "boot_id", f"{node.boot_id}\n")
-    put(files / "osrelease", f"{KERNEL}\n")
+    kernel = node.seed.kernel
+    put(files / "osrelease", f"{kernel}\n")
     put(files / "ostype", "Linux\n")
     put(
         files / "version",
-        f"Linux version {KERNEL} (buildd@bos03-arm64-054) (aarch64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0, "
+        f"Linux version {kernel} (buildd@bos03-arm64-054) (aarch64-linux-gnu-gcc-13 (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0, "
         "GNU ld (GNU Binutils for Ubuntu) 2.42) #15-Ubuntu SMP PREEMPT_DYNAMIC\n",
     )
     cpu = "".join(
@@ -102,6 +102,11 @@ def write_fixed(node: Node, files: Path) -> None:
         f"CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {'0xd85' if number % 10 >= 5 else '0xd87'}\nCPU revision\t: 1\n\n"
         for number in range(20)
     )
+    if node.seed.arch == "x86_64":
+        cpu = "".join(
+            f"processor\t: {number}\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 9355 32-Core Processor\n\n"
+            for number in range(20)
+        )
     put(files / "cpuinfo", cpu)
     put(
         files / "modules",
@@ -149,6 +154,14 @@ def put(path: Path, content: str, *, width: int = 0) -> None:
         os.close(descriptor)
 
 
+def _dgx_release(node: Node) -> None:
+    text(
+        node.root / "etc/dgx-release",
+        'DGX_NAME="DGX Spark"\nDGX_PRETTY_NAME="NVIDIA DGX Spark"\nDGX_SWBUILD_DATE="2025-09-10-13-50-03"\nDGX_SWBUILD_VERSION="7.2.3"\n'
+        f'DGX_PLATFORM="DGX Server for P4242"\nDGX_SERIAL_NUMBER="{node.seed.serial}"\n',
+    )
+
+
 def write_etc(node: Node) -> None:
     etc = node.root / "etc"
     home = node.machine.home if node.machine else "/home/aurora"
@@ -157,11 +170,8 @@ def write_etc(node: Node) -> None:
         etc / "lsb-release",
         'DISTRIB_ID=Ubuntu\nDISTRIB_RELEASE=24.04\nDISTRIB_CODENAME=noble\nDISTRIB_DESCRIPTION="Ubuntu 24.04.3 LTS"\n',
     )
-    text(
-        etc / "dgx-release",
-        'DGX_NAME="DGX Spark"\nDGX_PRETTY_NAME="NVIDIA DGX Spark"\nDGX_SWBUILD_DATE="2025-09-10-13-50-03"\nDGX_SWBUILD_VERSION="7.2.3"\n'
-        f'DGX_PLATFORM="DGX Server for P4242"\nDGX_SERIAL_NUMBER="{node.seed.serial}"\n',
-    )
+    if node.seed.spark:
+        _dgx_release(node)
     text(etc / "hostname", node.name + "\n")
     text(
         etc / "hosts",
@@ -224,8 +234,8 @@ def write_sys(node: Node) -> None:
         text(place / "address", "00:00:00:00:00:00\n" if name == "lo" else "02:42:ac:11:00:02\n")
     for place in (base / "class/dmi/id", base / "devices/virtual/dmi/id"):
         for name, value in (
-            ("product_name", "NVIDIA_DGX_Spark"),
-            ("sys_vendor", "NVIDIA"),
+            ("product_name", node.seed.product),
+            ("sys_vendor", "NVIDIA" if node.seed.spark else "Supermicro"),
             ("board_name", "P4242"),
             ("bios_version", "5.36_0ACUM018"),
             ("product_family", "DGX Spark"),
@@ -318,6 +328,29 @@ def write_model(folder: Path, name: str, shards: int, total: int, config: dict[s
     text(place / "generation_config.json", json.dumps({"temperature": 0.6, "top_p": 0.95, "top_k": 20}) + "\n")
 
 
+def write_gguf(models: Path) -> None:
+    file = models / scene.GGUF
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "wb") as out:
+        out.write(b"GGUF\x03\x00\x00\x00")
+        out.truncate(scene.GGUF_BYTES)
+
+
+def write_server(node: Node, models: Path, shards: int) -> None:
+    """The third machine: its models, and programs outside of PATH."""
+    config = {name: value for name, value in scene.MODEL_CONFIG.items() if name != "quantization_config"}
+    write_model(models, scene.BF16, shards, scene.BF16_BYTES, config)
+    write_gguf(models)
+    venv = node.root / "opt/sglang"
+    text(venv / "pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.12.3\n")
+    for name, version in (("sglang", "0.5.9"), ("torch", "2.9.1+cu130"), ("transformers", "5.2.0")):
+        text(venv / f"lib/python3.12/site-packages/{name}-{version}.dist-info/METADATA", f"Name: {name}\n")
+    assert node.machine is not None
+    node.machine.install("/opt/sglang/bin/python3", "venv-python3")
+    node.machine.install("/opt/llama.cpp/bin/llama-server", "own-llama-server")
+    node.machine.install("/opt/acme/bin/openai-server", "own-openai-server")
+
+
 def write_checkout(place: Path) -> None:
     """A clone of the kit with which the old stack was once tried, and the script that somebody wrote for it."""
     text(place / ".git/HEAD", "ref: refs/heads/main\n")
@@ -336,7 +369,12 @@ def write_files(node: Node, shards: int) -> None:
     models = node.root / "models"
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
+    if not node.seed.spark:
+        write_server(node, models, shards)
+        return
     write_model(models, scene.MODEL, shards, scene.MODEL_BYTES, dict(scene.MODEL_CONFIG))
+    if node.name == scene.SECOND:
+        write_gguf(models)
     cache = node.root / "home/aurora/.cache/huggingface/hub"
     if node.name == scene.HEAD:
         write_model(models, "GLM-4.7-Flash", 24, 31_400_000_000, dict(scene.GLM_CONFIG))

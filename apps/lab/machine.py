@@ -163,6 +163,7 @@ class Machine:
         self._door: socket.socket | None = None
         self._init: subprocess.Popen[bytes] | None = None
         self._server: asyncio.Server | None = None
+        self._standin = ""
         self._next = 0
         self._started: dict[int, asyncio.Future[int]] = {}
         self._ended: dict[int, asyncio.Future[int]] = {}
@@ -248,7 +249,8 @@ class Machine:
         else:
             text = (ROOM / "standin.py.txt").read_text().replace("@PYTHON@", prefix + python_path())
         script = root / "usr/lib-lab/standin"
-        script.write_text(text.replace("@DOOR@", door))
+        self._standin = text.replace("@DOOR@", door)
+        script.write_text(self._standin)
         os.chmod(script, 0o755)
         lead = "/usr/lib-lab/standin" if self.mode == "mount" else str(script)
         for folder, tools in (("usr/bin", self._tools), ("usr/lib-lab/bin", self._container_tools)):
@@ -261,6 +263,14 @@ class Machine:
                     os.symlink(prefix + found, place / name)
             for name in tools:
                 os.symlink(lead, place / name)
+
+    def install(self, path: str, name: str) -> None:
+        """A program anywhere on the node that is answered by the stand-in called `name`, whatever the file is called."""
+        text = self._standin.replace("my ($name) = $0 =~ m{([^/]+)$};", f"my $name = '{name}';")
+        file = self.inside(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace('sys.argv[0].rsplit("/", 1)[-1]', repr(name)))
+        os.chmod(file, 0o755)
 
     # the first process
 

@@ -14,7 +14,7 @@ from apps.lab.world import Container, Listener, Node, RayNode
 
 @dataclass
 class RayListener(Listener):
-    container: str = ""
+    """One that belongs to a container."""
 
 
 def option(words: list[str], name: str, default: str = "") -> str:

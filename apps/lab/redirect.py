@@ -44,6 +44,9 @@ FOLDERS = (
     "/etc/docker",
     "/etc/default/earlyoom",
     "/var/lib/sparkweb",
+    "/opt/sglang",
+    "/opt/llama.cpp",
+    "/opt/acme",
 )
 BEFORE, AFTER = rb"(?<![A-Za-z0-9_./}-])", rb"(?![A-Za-z0-9_.-])"
 

@@ -173,8 +173,12 @@ def known(words: list[str]) -> list[str] | None:
     if not words:
         return None
     base = words[0].rsplit("/", 1)[-1]
-    if base in ("vllm", "ray"):
+    if base in ("vllm", "ray", "llama-server", "openai-server"):
         return [base, *words[1:]]
+    if base in ("python3", "python") and words[1:3] == ["-m", "sglang.launch_server"]:
+        return ["sglang", *words[3:]]
+    if base == "sglang" and words[1:2] == ["serve"]:
+        return ["sglang", *words[2:]]
     if base in ("python3", "python") and words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
         return ["vllm", "serve", *words[3:]]
     if base == "sleep" or (base == "tail" and "/dev/null" in words):
@@ -191,10 +195,19 @@ def known(words: list[str]) -> list[str] | None:
 
 
 async def program(call: Call, container: Container, words: list[str], ready: bool) -> int:
-    from apps.lab import engine, ray
+    from apps.lab import engine, engine_command, engine_llamacpp, engine_sglang, ray
 
     node = container_node(call)
     found = known(words)
+    if found is not None and found[0] == "sglang":
+        if "sglang" not in container.image.software.packages():
+            await call.err("/usr/bin/python3: No module named sglang\n")
+            return 1
+        return await engine_sglang.serve(call, container, found[1:])
+    if found is not None and found[0] == "llama-server":
+        return await engine_llamacpp.serve(call, container, found[1:])
+    if found is not None and found[0] == "openai-server":
+        return await engine_command.serve(call, container, found[1:])
     if found is not None and found[0] == "vllm":
         return await engine.serve(call, container, found[1:], ready=ready)
     if found is not None and found[0] == "ray":

@@ -64,6 +64,13 @@ COMMON = (
 )
 OLD = Software("0.14.0rc2.dev262+g1234abcd", "2.9.1+cu130", "5.0.0rc3", "2.53.0", "3.12.3", "12.1a", "2.28.9", COMMON)
 NEW = Software("0.17.1rc1.dev14+gb10", "2.10.0+cu130", "5.3.0", "2.54.0", "3.12.3", "12.1a", "2.28.9", COMMON)
+SGLANG = Software(
+    torch="2.9.1+cu130",
+    transformers="5.2.0",
+    arch_list="12.1a",
+    nccl="2.28.3",
+    other=(("sglang", "0.5.9"), ("sgl-kernel", "0.3.21"), *COMMON),
+)
 ENGINE_ENVIRONMENT = (
     "PATH=/usr/local/nvidia/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "NVIDIA_VISIBLE_DEVICES=all",
@@ -92,6 +99,26 @@ IMAGES = (
         (),
         ("/bin/bash",),
         (*ENGINE_ENVIRONMENT, "VLLM_VERSION=0.17.1rc1"),
+    ),
+    ImageSeed(
+        "lmsysorg/sglang",
+        "spark",
+        24_100_000_000,
+        "2026-03-02T11:20:05.402117311Z",
+        SGLANG,
+        (),
+        ("/bin/bash",),
+        (*ENGINE_ENVIRONMENT, "SGLANG_VERSION=0.5.9"),
+    ),
+    ImageSeed(
+        "ghcr.io/ggml-org/llama.cpp",
+        "server-cuda",
+        3_900_000_000,
+        "2026-02-27T04:12:48.118290441Z",
+        Software(),
+        ("/app/llama-server",),
+        (),
+        ("LLAMA_ARG_HOST=0.0.0.0",),
     ),
 )
 
@@ -138,6 +165,20 @@ class NodeSeed:
     units: tuple[UnitSeed, ...]
     serial: str
     uptime_s: float
+    total_kb: int = MEM_TOTAL_KB
+    kernel: str = KERNEL
+    arch: str = "aarch64"
+    virtualization: str = "none"
+    product: str = "NVIDIA_DGX_Spark"
+    gpus: int = 1
+    gpu_name: str = "NVIDIA GB10"
+    gpu_mib: int = 0  # of each GPU's own memory; 0: they share the machine's
+    compute: str = "12.1"
+    without: tuple[str, ...] = ()  # programs that it has not
+
+    @property
+    def spark(self) -> bool:
+        return self.product == "NVIDIA_DGX_Spark"
 
 
 def cards(number: int, management: str, host: int, *, port_one_disabled: bool) -> tuple[Card, ...]:
@@ -298,6 +339,30 @@ def bare(seed: NodeSeed) -> tuple[Card, ...]:
         made.append(card)
     return tuple(made)
 
+
+FABRIC_TOOLS = ("ibdev2netdev", "ibstat", "ibv_devices", "ibv_devinfo", "rdma", "show_gids")
+PRO6000 = NodeSeed(
+    "pro6000",
+    (Card("eth0", "bc:24:11:5e:31:01", "10.1.230.190", speed=10000, driver="veth", dynamic=True),),
+    14.0,
+    22.0,
+    True,
+    (),
+    "S511447X5A01234",
+    2_811_000.0,
+    total_kb=528_000_000,
+    kernel="6.8.12-15-pve",
+    arch="x86_64",
+    virtualization="lxc",
+    product="AS -4125GS-TNRT",
+    gpus=4,
+    gpu_name="NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    gpu_mib=97_887,
+    compute="12.0",
+    without=("docker", "netplan", "nmcli", "dmidecode", *FABRIC_TOOLS),
+)  # the third machine of the story, started only when asked for
+BF16, BF16_BYTES = "Qwen3.5-122B-A10B", 244_500_000_000
+GGUF, GGUF_BYTES = "Qwen3-30B-A3B-GGUF/Qwen3-30B-A3B-Q4_K_M.gguf", 18_600_000_000
 
 UNROUTABLE = {"10.1.230.190": "pro6000"}  # third machine of the story: No route to host
 KNOWN_NAMES = {"spark-1a32": "192.168.200.12", "spark-5be3": "192.168.200.13", "pro6000": "10.1.230.190"}

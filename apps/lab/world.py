@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apps.lab.scene import GIB, IMAGES, MEM_TOTAL_KB, Card, ImageSeed, NodeSeed, UnitSeed
+from apps.lab.scene import GIB, IMAGES, Card, ImageSeed, NodeSeed, UnitSeed
 
 if TYPE_CHECKING:
-    from apps.lab.engine import Engine
     from apps.lab.machine import Machine
 
 FAULTS = {
@@ -57,6 +56,7 @@ class Process:
     unit: str = ""
     user: str = "root"
     gpu_mib: int = 0
+    gpus: tuple[int, ...] = (0,)  # on each of which it holds `gpu_mib`
     started: float = field(default_factory=time.time)
     on_death: Callable[[], None] | None = None
 
@@ -107,7 +107,7 @@ class Container:
     pid: int = 0
     log: Log = field(default_factory=Log)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    engines: list[Engine] = field(default_factory=list)
+    engines: list[Any] = field(default_factory=list)  # Engine of vLLM, Program of others
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     ray: RayNode | None = None
     user_stopped: bool = False
@@ -155,6 +155,7 @@ class Listener:
     program: str
     pid: int
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]] | None = None
+    container: str = ""  # its id, where one listens
 
 
 @dataclass
@@ -192,6 +193,8 @@ class Node:
         self.claims: dict[str, Claim] = {"system": Claim(self.seed.base_gib, self.seed.base_gib)}
         self.cache_gib = self.seed.cache_gib
         self.processes: dict[int, Process] = {}
+        self.programs: list[Any] = []  # servers other than vLLM, in containers or not
+        self.gpu_claims: dict[tuple[str, int], float] = {}  # GiB by holder and GPU, where GPUs have memory of their own
         self.listeners: dict[int, Listener] = {}
         self.kernel_lines: list[tuple[float, str]] = []
         self.journal: list[tuple[float, str, str]] = []
@@ -230,7 +233,24 @@ class Node:
 
     @property
     def total_gib(self) -> float:
-        return MEM_TOTAL_KB / (1 << 20)
+        return self.seed.total_kb / (1 << 20)
+
+    @property
+    def discrete(self) -> bool:
+        """Whether its GPUs have memory of their own."""
+        return self.seed.gpu_mib > 0
+
+    @property
+    def gpu_gib(self) -> float:
+        return self.seed.gpu_mib / 1024
+
+    @property
+    def gpu_numbers(self) -> list[int]:
+        return list(range(self.seed.gpus))
+
+    def gpu_held(self, number: int) -> float:
+        """GiB that are taken of one GPU."""
+        return sum(gib for (_, one), gib in self.gpu_claims.items() if one == number)
 
     @property
     def used_gib(self) -> float:

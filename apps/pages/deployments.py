@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,10 +22,11 @@ from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
 from apps.deployments.queries import Reached, endpoint
+from apps.deployments.state import rank_state
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
-from apps.pages import forms, scripts
+from apps.pages import files, forms, scripts
 from apps.pages.fitting import bars as fit_bars
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
@@ -33,14 +34,16 @@ from apps.pages.words import duration_words
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
 from apps.plan.spec import Clear
-from apps.plan.step import Plan, Problem, Step
-from apps.recipes.models import Recipe
+from apps.plan.step import Plan, Problem, Setting, Step
+from apps.recipes import exports
+from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
 from apps.runs import queries
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Reservation, Run
 
 PAGE = 50
+BROUGHT_UP = ("launch", "relaunch", "adopt")
 STORIES = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
 ARCHIVED = "archived"  # no state, but chosen among them
 # newest trouble first, then what moves, then what serves, then the rest
@@ -94,6 +97,7 @@ def row_of(deployment: Deployment) -> Row:
                 str(spec.get("model", "")).rpartition("/")[2],
                 str(spec.get("engine", "")),
                 f"TP {spec['tensor_parallel']}" if (spec.get("tensor_parallel") or 1) > 1 else "",
+                f"with {' and '.join(one['service'] for one in spec['services'])}" if spec.get("services") else "",
             ),
         )
     )
@@ -151,6 +155,13 @@ def _fields(fields: Sequence[forms.SpecField], values: dict[str, str]) -> list[d
     return [{"field": field, "value": values.get(field.name, "")} for field in fields]
 
 
+def _beside_services(error: Error | None) -> Error | None:
+    """A field of a further service stands in the one field that holds them all."""
+    if error is None or not error.field.startswith("services["):
+        return error
+    return replace(error, field="services", detail=f"{error.field}: {error.detail}")
+
+
 def _form(
     request: HttpRequest,
     *,
@@ -172,12 +183,13 @@ def _form(
         "recipes": Recipe.objects.filter(archived_at=None),
         "recipe": recipe,
         "deployment": deployment,
-        "error": error,
+        "error": _beside_services(error),
         "reason": reason,
         "on_rank_lost": on_rank_lost,
         "nodes": Node.objects.filter(state=Node.State.READY).count(),
         "world": world,
-        "further_open": bool(error and error.field in {field.name for field in forms.FURTHER}),
+        "chosen_version": forms.identity((request.POST or request.GET).get("version", "")),
+        "further_open": bool(error and error.field.partition("[")[0] in {field.name for field in forms.FURTHER}),
     }
     piece = request.headers.get("HX-Request") and request.method == "GET"
     return render(
@@ -195,14 +207,12 @@ def new(request: HttpRequest) -> HttpResponse:
     recipe = Recipe.objects.filter(slug=source.get("recipe", ""), archived_at=None).first()
     if recipe is None and request.method == "GET" and "recipe" not in request.GET:
         recipe = Recipe.objects.filter(archived_at=None).first()
-    version = current_version(recipe) if recipe else None
+    version = _chosen_version(recipe, source.get("version", "")) if recipe else None
     world = version.world_size if version else 1
     name = source.get("name", "").strip()
     if request.method == "GET":
         ready = list(Node.objects.filter(state=Node.State.READY).values_list("name", flat=True)[:world])
-        values = forms.shown(
-            version.body if version else {"engine": "vllm", "runtime": "docker", "cluster": "single", "port": 30000}
-        )
+        values = forms.shown(version.body if version else {"engine": "vllm", "runtime": "docker", "cluster": "single"})
         return _form(request, values=values, name=name, chosen=ready, world=world, recipe=recipe)
     nodes = [node for node in request.POST.getlist("nodes") if node]
     on_rank_lost = request.POST.get("on_rank_lost", "stop")
@@ -210,7 +220,7 @@ def new(request: HttpRequest) -> HttpResponse:
         made = services.create(
             actor_of(request),
             name=name,
-            body=forms.spec_body(request.POST),
+            body={**forms.beyond(version.body if version else {}), **forms.spec_body(request.POST)},
             nodes=nodes,
             recipe_version=version,
             on_rank_lost=on_rank_lost,
@@ -227,6 +237,11 @@ def new(request: HttpRequest) -> HttpResponse:
             on_rank_lost=on_rank_lost,
         )
     return redirect(f"/deployments/{made.pk}/plan?story=launch")
+
+
+def _chosen_version(recipe: Recipe, number: str) -> RecipeVersion:
+    """The version that the address names, else the newest."""
+    return recipe.versions.filter(number=forms.identity(number)).first() or current_version(recipe)
 
 
 @allow("edit_deployments")
@@ -322,10 +337,26 @@ def archive(request: HttpRequest, deployment_id: int) -> HttpResponse:
     return redirect("/deployments" if found.archived_at else found.get_absolute_url())
 
 
+@allow("edit_deployments")
+@require_POST
+def take_over(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """What was adopted is ours to stop and launch from now on; nothing happens on the node by this."""
+    found = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    try:
+        services.take_over(
+            actor_of(request), found, reason=request.POST.get("reason", ""), disable=bool(request.POST.get("disable"))
+        )
+    except Refused as refused:
+        return _one(request, found, error_of(refused))
+    messages.success(request, f"{found.name} is ours from now on. What was found runs on until a relaunch or a stop.")
+    return redirect(found.get_absolute_url())
+
+
 def _one(request: HttpRequest, found: Deployment, error: Error | None = None) -> HttpResponse:
     row = row_of(found)
     active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
-    last_good = found.runs.filter(state="succeeded", story__in=("launch", "relaunch")).order_by("-pk").first()
+    last_good = found.runs.filter(state="succeeded", story__in=BROUGHT_UP).order_by("-pk").first()
+    states = queries.service_states(found)
     context = {
         "row": row,
         "deployment": found,
@@ -334,7 +365,11 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "active": active,
         "last_good": last_good,
         "explained": explained(found.reason),
-        "ranks": found.ranks.select_related("node", "revision"),
+        "ranks": _rank_rows(found, states),
+        "services": [one | {"reached": _reached(found, one)} for one in states],
+        "proofs": _proofs(last_good),
+        "found": _found_rows(found),
+        "found_notes": list(dict.fromkeys(note for one in found.found for note in one.get("notes", ()))),
         "flags": [name for name, on in (found.flags or {}).items() if on],
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
@@ -365,16 +400,51 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
     )
 
 
+def _rank_rows(deployment: Deployment, states: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The ranks, each with its own state where the deployment has several services."""
+    labels = {row["service"]: (row["label"], row["state"]) for row in states}
+    rows = []
+    for rank in deployment.ranks.select_related("node", "revision"):
+        label, state = labels.get(rank.service, ("", deployment.state))
+        rows.append({"rank": rank, "label": label, "state": rank_state(state)})
+    return rows
+
+
+def _reached(deployment: Deployment, row: dict[str, Any]) -> Reached | None:
+    return endpoint(deployment, row["service"]) if row["state"] in ("serving", "degraded") else None
+
+
+def _proofs(run: Run | None) -> list[dict[str, Any]]:
+    """What the first real request to each further service showed."""
+    rows = queries.service_steps(run) if run else []
+    return [row for row in rows if row["service"] and row["proof"]]
+
+
+def _found_rows(deployment: Deployment) -> list[dict[str, Any]]:
+    """What was there before us, with how it comes back by itself."""
+    rows = []
+    for one in deployment.found:
+        policy = one.get("restart_policy") or ""
+        comes = [f"Docker restarts it: {policy}"] if policy not in ("", "no") else []
+        comes += [f"kept by {' and '.join(one['units'])}"] if one.get("units") else []
+        rows.append({**one, "comes_back": "; ".join(comes) or "nothing"})
+    return rows
+
+
 def _curl(row: Row) -> str:
     """A first question to the API; empty while nothing answers."""
     if row.reached is None:
         return ""
-    body = {
-        "model": row.spec.get("served_model_name") or row.spec.get("model", ""),
-        "max_tokens": 512,
-        "messages": [{"role": "user", "content": "Hello"}],
+    model = row.spec.get("served_model_name") or row.spec.get("model", "")
+    kind = row.spec.get("kind") or "chat"
+    asked: dict[str, dict[str, Any]] = {
+        "chat": {"max_tokens": 512, "messages": [{"role": "user", "content": "Hello"}]},
+        "embeddings": {"input": ["Hello"]},
+        "rerank": {"query": "Hello", "documents": ["Good day", "Bananas"]},
     }
-    return f"curl {row.reached.url}/chat/completions -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
+    body = {"model": model} | asked.get(kind, asked["chat"])
+    path = {"chat": "chat/completions", "embeddings": "embeddings", "rerank": "rerank"}.get(kind, "chat/completions")
+    return f"curl {row.reached.url}/{path} -H 'Content-Type: application/json' -d '{json.dumps(body)}'"
 
 
 # The plan
@@ -408,6 +478,14 @@ def problem_rows(plan: Plan, clear: Sequence[Clear]) -> list[dict[str, Any]]:
         )
     rows.sort(key=lambda row: (list(TONE_OF_SEVERITY).index(row["problem"].severity), row["ticks"] is None))
     return rows
+
+
+def setting_row(one: Setting) -> dict[str, Any]:
+    """A setting for the table: the option's name stands in its first column only."""
+    bare = {
+        key: text.removeprefix(f"{one.name} ") for key, text in (("yours", one.yours), ("effective", one.effective))
+    }
+    return {"name": one.name, "source": one.source, "reason": one.reason, "nodes": one.nodes, **bare}
 
 
 def stage_rows(plan: Plan) -> list[dict[str, Any]]:
@@ -564,6 +642,8 @@ def _show(
         "fine": sum(row["tone"] == "ok" for row in rows),
         "stages": stage_rows(made) if made else [],
         "bars": _bars(made) if made else [],
+        "settings": [setting_row(one) for one in made.settings] if made else [],
+        "ours": sum(one.source == "ours" for one in made.settings) if made else 0,
         "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
         "shown": json.dumps(fingerprints(made)) if made else "",
         "reason": source.get("reason", ""),
@@ -602,12 +682,29 @@ def plan_script(request: HttpRequest, deployment_id: int) -> HttpResponse:
     return scripts.response(made, deployment.name)
 
 
+@allow("plan")
+@require_GET
+def export(request: HttpRequest, deployment_id: int, form: str) -> HttpResponse:
+    """What a launch would run, for use without sparkweb."""
+    deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    try:
+        made = exports.of_plan(
+            runs.preview(actor_of(request), deployment, story="launch", clear=forms.clearing(request.GET)), form
+        )
+    except Refused as refused:
+        messages.error(request, f"{refused.detail} {refused.remedy}")
+        return redirect(f"/deployments/{deployment.pk}/plan?story=launch")
+    return files.download(made, f"{deployment.name}-{form}")
+
+
 urlpatterns = [
     path("deployments", deployments, name="deployments"),
     path("deployments/new", new, name="deployment-new"),
     path("deployments/<int:deployment_id>", deployment, name="deployment"),
     path("deployments/<int:deployment_id>/archive", archive, name="deployment-archive"),
+    path("deployments/<int:deployment_id>/take-over", take_over, name="deployment-take-over"),
     path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
     path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
     path("deployments/<int:deployment_id>/plan.txt", plan_script, name="deployment-script"),
+    path("deployments/<int:deployment_id>/export/<str:form>", export, name="deployment-export"),
 ]

@@ -10,13 +10,27 @@ from typing import Any
 from django.http import QueryDict
 
 from apps.diagnosis.refusal import Refused
-from apps.plan.spec import CLUSTERS, ENGINES, RUNTIMES, Clear
+from apps.plan.spec import CLUSTERS, ENGINES, KINDS, RUNTIMES, SHARED, Clear, Spec
 from apps.runs.services import clear_from
+
+CALLED = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "llamacpp": "llama.cpp",
+    "command": "a command",
+    "docker": "Docker",
+    "process": "a plain process",
+    "ray": "Ray",
+    "native": "the engine's own",
+    "single": "one node",
+}
+SPREAD = ("vllm", "sglang")
+KNOWN = (*SPREAD, "llamacpp")  # engines whose options are known
 
 
 @dataclass(frozen=True)
 class SpecField:
-    """One field of a Spec in a form. kind: text, whole, number, lines, pairs (NAME=value), secrets, choice."""
+    """One field of a Spec in a form. kind: text, whole, number, lines, pairs (NAME=value), secrets, choice, services (JSON)."""
 
     name: str
     label: str
@@ -25,42 +39,83 @@ class SpecField:
     choices: tuple[str, ...] = ()
     wide: bool = False
     double: bool = False  # two columns, where there are two
+    engines: tuple[str, ...] = ENGINES  # that have a use for it; for others it is hidden and not taken
+    runtimes: tuple[str, ...] = RUNTIMES
+
+    @property
+    def options(self) -> tuple[tuple[str, str], ...]:
+        """The values of a choice and how they are called."""
+        return tuple((one, CALLED.get(one, one)) for one in self.choices)
+
+    def matters(self, engine: str, runtime: str) -> bool:
+        """An engine or runtime that is not known hides nothing: the check of the spec names it."""
+        return (engine not in ENGINES or engine in self.engines) and (
+            runtime not in RUNTIMES or runtime in self.runtimes
+        )
 
 
 MAIN = (
+    SpecField("engine", "Engine", "choice", choices=ENGINES),
+    SpecField("runtime", "Runtime", "choice", "A plain process needs no Docker", choices=RUNTIMES),
+    SpecField("cluster", "Over several nodes", "choice", "Ray: vLLM in Docker", choices=CLUSTERS, engines=SPREAD),
     SpecField("model", "Model", hint="Name at the hub; the API answers with it", wide=True),
-    SpecField("model_path", "Folder on the nodes", hint="Absolute, the same on every node", double=True),
-    SpecField("image", "Image", hint="Docker only", double=True),
-    SpecField("container", "Container", hint="Rank N runs as NAME-rN"),
-    SpecField("port", "Port", "whole"),
-    SpecField("tensor_parallel", "Tensor parallel", "whole", "GPUs that share one model"),
+    SpecField(
+        "model_path",
+        "Folder on the nodes",
+        hint="Absolute, the same on every node; for llama.cpp the GGUF file, of a split one its first part",
+        double=True,
+    ),
+    SpecField("image", "Image", double=True, runtimes=("docker",)),
+    SpecField(
+        "executable",
+        "Program",
+        hint="E.g. /opt/sglang/bin/python3, /opt/venv/bin/vllm; empty: by PATH, or the image's own",
+        double=True,
+        engines=KNOWN,
+    ),
+    SpecField("container", "Container", hint="Rank N runs as NAME-rN", runtimes=("docker",)),
+    SpecField("port", "Port", "whole", "Empty: the next free one"),
+    SpecField(
+        "tensor_parallel",
+        "Tensor parallel",
+        "whole",
+        "GPUs that share one model; empty: all of the nodes",
+        engines=KNOWN,
+    ),
     SpecField(
         "gpu_memory_utilization",
         "Share of memory",
         "number",
         "0 to 1, for weights and KV cache; empty: the engine's own",
+        engines=SPREAD,
     ),
-    SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own"),
+    SpecField("max_model_len", "Longest context", "whole", "Tokens; empty: the model's own", engines=KNOWN),
 )
 FURTHER = (
-    SpecField("engine", "Engine", "choice", choices=ENGINES),
-    SpecField("runtime", "Runtime", "choice", choices=RUNTIMES),
-    SpecField("cluster", "Cluster", "choice", choices=CLUSTERS),
-    SpecField("executable", "Program", hint="Plain process only"),
+    SpecField("kind", "Serves", "choice", choices=KINDS),
     SpecField("served_model_name", "Served as", hint="Empty: the model's name"),
     SpecField("api_host", "Listens on", hint="0.0.0.0, 127.0.0.1 or an address of the head"),
-    SpecField("reasoning_parser", "Reasoning parser"),
-    SpecField("tool_call_parser", "Tool parser"),
-    SpecField("attention_backend", "Attention backend"),
-    SpecField("kv_cache_dtype", "KV cache type"),
+    SpecField("cluster_port", "Port of the ranks", "whole", "Where they meet; empty: the usual one", engines=SPREAD),
+    SpecField("reasoning_parser", "Reasoning parser", engines=KNOWN),
+    SpecField("tool_call_parser", "Tool parser", engines=SPREAD),
+    SpecField("attention_backend", "Attention backend", engines=SPREAD),
+    SpecField("kv_cache_dtype", "KV cache type", engines=KNOWN),
     SpecField("os_floor_gib", "Left to the system", "number", "GiB that stay free"),
     SpecField("smoke_max_tokens", "Tokens of the first completion", "whole"),
-    SpecField("arguments", "Further arguments", "lines", "One word a line", wide=True),
+    SpecField("arguments", "Further arguments", "lines", "One word a line; of a command, the whole of it", wide=True),
     SpecField("environment", "Environment", "pairs", "NAME=value, one a line", wide=True),
     SpecField(
         "secrets", "Secrets", "secrets", "VARIABLE=name of the secret, one a line; the value is never shown", wide=True
     ),
+    SpecField(
+        "services",
+        "Further services",
+        "services",
+        "A list in JSON. Each has service (its name), kind, port and whatever else of these fields; they start after this one",
+        wide=True,
+    ),
 )
+DEFAULTS = Spec("", "", "", ()).to_json()
 FIELDS = {field.name: field for field in (*MAIN, *FURTHER)}
 
 
@@ -77,9 +132,28 @@ def shown(body: Mapping[str, Any]) -> dict[str, str]:
             made[name] = "\n".join(f"{pair[0]}={pair[1]}" for pair in value)
         elif field.kind == "secrets":
             made[name] = "\n".join(f"{one['variable']}={one['name']}" for one in value)
+        elif field.kind == "services":
+            made[name] = json.dumps([_said(one, body) for one in value], indent=2, ensure_ascii=False) if value else ""
         else:
             made[name] = str(value)
     return made
+
+
+def _said(service: Mapping[str, Any], main: Mapping[str, Any]) -> dict[str, Any]:
+    """A further service without what it has by default or from the main one."""
+    own = {**DEFAULTS, "os_floor_gib": main.get("os_floor_gib", DEFAULTS["os_floor_gib"])}
+    nodes = list(main.get("nodes") or [])
+    own["nodes"] = nodes[:1] if service.get("cluster") == "single" else nodes
+    return {
+        name: value
+        for name, value in service.items()
+        if name not in SHARED and (name not in own or value != own[name] or name in ("kind", "port"))
+    }
+
+
+def beyond(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a body that no input shows, such as further services: a form must not lose them."""
+    return {name: value for name, value in body.items() if name not in FIELDS}
 
 
 def typed(post: QueryDict) -> dict[str, str]:
@@ -90,7 +164,10 @@ def typed(post: QueryDict) -> dict[str, str]:
 def spec_body(post: QueryDict) -> dict[str, Any]:
     """The Spec's fields out of a form, without name and nodes; empty ones keep their defaults. Raises Refused."""
     body: dict[str, Any] = {}
+    engine, runtime = post.get("engine", ""), post.get("runtime", "")
     for name, field in FIELDS.items():
+        if not field.matters(engine, runtime):
+            continue
         text = post.get(name, "").replace("\r\n", "\n").strip()
         if text or name in ("model", "model_path"):  # these two have no default
             body[name] = _value(field, text)
@@ -112,7 +189,29 @@ def _value(field: SpecField, text: str) -> Any:
             for line in text.split("\n")
             if line.strip()
         ]
+    if field.kind == "services":
+        return _services(field, text)
     return text
+
+
+def _services(field: SpecField, text: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise Refused(
+            "bad_input",
+            f"The further services are no JSON: {str(problem)[:120]}.",
+            field=field.name,
+            remedy="Correct it there, or leave the field empty.",
+        ) from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise Refused(
+            "bad_input",
+            "The further services are no list of objects.",
+            field=field.name,
+            remedy='Write [{"service": …}].',
+        )
+    return found
 
 
 def _number(field: SpecField, text: str, kind: type[int] | type[float], words: str) -> int | float:

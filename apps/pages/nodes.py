@@ -249,6 +249,8 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "error": error,
         "explained": explained(found.unreachable_reason or None),
         "ranks": found.ranks.select_related("deployment"),
+        "adoptable": runs.adoptable(found),
+        "adopt_name": f"found-on-{found.name.lower()}"[:63],
         "probing": Run.objects.filter(story="probe", state__in=ACTIVE, steps__node=found).first(),
         "history": history(found),
         "show_object": True,
@@ -295,6 +297,25 @@ def rescan(request: HttpRequest, node_id: int) -> HttpResponse:
     found = get_object_or_404(Node, pk=node_id)
     try:
         run = runs.rescan(actor_of(request), found)
+    except Refused as refused:
+        return _show(request, found, error_of(refused))
+    return redirect(run.get_absolute_url())
+
+
+@allow("edit_deployments")
+@require_POST
+def adopt(request: HttpRequest, node_id: int) -> HttpResponse:
+    """What serves there becomes a deployment that is watched; nothing on the node is changed."""
+    found = get_object_or_404(Node, pk=node_id)
+    things = [(kind, name) for kind, _, name in (one.partition(":") for one in request.POST.getlist("thing"))]
+    try:
+        run = runs.adopt(
+            actor_of(request),
+            found,
+            name=request.POST.get("name", ""),
+            things=things,
+            reason=request.POST.get("reason", ""),
+        )
     except Refused as refused:
         return _show(request, found, error_of(refused))
     return redirect(run.get_absolute_url())
@@ -348,6 +369,7 @@ urlpatterns = [
     path("nodes/<int:node_id>/confirm", confirm, name="node-confirm"),
     path("nodes/<int:node_id>/repin", repin, name="node-repin"),
     path("nodes/<int:node_id>/rescan", rescan, name="node-rescan"),
+    path("nodes/<int:node_id>/adopt", adopt, name="node-adopt"),
     path("nodes/<int:node_id>/unlock", unlock, name="node-unlock"),
     path("nodes/<int:node_id>/remove", remove, name="node-remove"),
 ]

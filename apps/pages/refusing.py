@@ -16,6 +16,8 @@ TITLES = {
     "consent_needed": "An editor must agree",
     "secret_missing": "A secret is missing",
     "node_reserved": "Node in use",
+    "approval_needed": "Waits for a decision",
+    "recipe_changed": "Changed in between",
 }
 
 

@@ -37,6 +37,7 @@ TITLES = {
     "scan": "Look at the host keys",
     "probe": "Probe",
     "launch": "Launch",
+    "adopt": "Adopt",
     "relaunch": "Relaunch",
     "stop": "Stop",
     "clear": "Clear",
@@ -167,6 +168,19 @@ def rank_rows(run: Run, slow_rank: int | None) -> list[dict[str, Any]]:
     return rows
 
 
+def service_rows(run: Run, ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The services of a launch of several, each with its tone and its ranks."""
+    tones = {"done": "ok", "kept": "ok", "busy": "busy", "failed": "bad"}
+    return [
+        row
+        | {
+            "tone": tones.get(row["state"], "off"),
+            "ranks": [rank for rank in ranks if rank["service"] == row["label"] and row["state"] in ("busy", "failed")],
+        }
+        for row in queries.service_steps(run)
+    ]
+
+
 def badge(run: Run, ranks: list[dict[str, Any]]) -> str:
     """The state in words: `loading, shard 17 of 39`."""
     if run.cancel_asked_at and not run.ended:
@@ -174,6 +188,8 @@ def badge(run: Run, ranks: list[dict[str, Any]]) -> str:
     if run.state == Run.State.QUEUED:
         return "queued"
     if run.state == Run.State.RUNNING and run.phase:
+        at_work = next((row["service"] for row in ranks if row["service"] and (row.get("overall") or 0.0) < 1), "")
+        ranks = [row for row in ranks if not at_work or row["service"] == at_work]
         counted = [row for row in ranks if row.get("total") and row.get("done") is not None]
         if run.phase == "loading" and counted:
             slowest = min(counted, key=lambda row: row["done"] / row["total"])
@@ -283,6 +299,7 @@ def run_context(run: Run) -> dict[str, Any]:
     loads = run.story in ("launch", "relaunch")
     estimate = queries.eta(run) if loads and not run.ended else None
     ranks = rank_rows(run, estimate.slow_rank if estimate else None) if loads else []
+    named = service_rows(run, ranks)
     stages = stage_rows(run)
     steps = [row for stage in stages for row in stage.rows]
     second = Run.objects.filter(second_try_of=run).first()
@@ -293,7 +310,8 @@ def run_context(run: Run) -> dict[str, Any]:
         "badge": badge(run, ranks),
         "badge_tone": "warn" if run.cancel_asked_at and not run.ended else tone(run.state),
         "track": track_rows(run),
-        "ranks": ranks,
+        "ranks": [] if run.story == "adopt" or named else ranks,
+        "services": named,
         "estimate": estimate,
         "facts": fact_rows(run, ranks, estimate),
         "stages": stages,
@@ -320,12 +338,21 @@ def log_kept(run: Run) -> dict[str, Any]:
 
 def log_context(run: Run) -> dict[str, Any]:
     """What parts/log.html and parts/log_state.html need to show the log of a run."""
-    spec = run.plan.get("spec") or {}
     return {
         **log_kept(run),
-        "log_ranks": list(enumerate(spec.get("nodes", []))) if run.story in ("launch", "relaunch") else [],
+        "log_ranks": _log_ranks(run) if run.story in ("launch", "relaunch", "adopt") else [],
         "last_lines": stored.lines(run, before=2**62, limit=100)["lines"],
     }
+
+
+def _log_ranks(run: Run) -> list[tuple[int, str, str]]:
+    """Number, node and name of the tab of each rank that this run starts; of several services their names."""
+    rows = [(row["rank"], row["node"], row["service"]) for row in queries.rank_progress(run) if row["node"]]
+    names = [service for _, _, service in rows]
+    return [
+        (rank, node, service if service and names.count(service) == 1 else f"{service} rank {rank}".strip())
+        for rank, node, service in rows
+    ]
 
 
 def plan_page(query: QueryDict) -> str:

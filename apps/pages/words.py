@@ -292,6 +292,7 @@ ACTS = {
     ("deployment:launch", "requested"): "asked to launch",
     ("deployment:relaunch", "requested"): "asked to relaunch",
     ("deployment:stop", "requested"): "asked to stop",
+    ("deployment:adopt", "requested"): "asked to adopt",
     ("run:cancel", "requested"): "asked to cancel",
     ("node:probe", "requested"): "asked to probe",
     ("node:host_key_confirmed", "done"): "confirmed the host key of",

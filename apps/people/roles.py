@@ -20,6 +20,7 @@ ACTIONS: dict[str, str] = {
     "benchmark": "benchmark a deployment",
     "edit_nodes": "add or change nodes",
     "edit_recipes": "add or change recipes",
+    "approve_recipes": "approve what an imported recipe would run or widen",
     "edit_deployments": "add or change deployments",
     "clear": "clear services that are in the way",
     "provision": "provision nodes, models and images",
@@ -34,6 +35,7 @@ _VIEWER = frozenset({"view"})
 _OPERATOR = _VIEWER | {"probe", "plan", "launch", "relaunch", "cancel", "stop", "test", "benchmark"}
 _EDITOR = _OPERATOR | {"edit_nodes", "edit_recipes", "edit_deployments", "clear", "provision"}
 _ADMIN = _EDITOR | {
+    "approve_recipes",
     "edit_people",
     "edit_credentials",
     "edit_host_keys",

@@ -99,7 +99,7 @@ def _containers_gone(gate: Gate, stdout: str, exit_code: int) -> Judged:
         return Judged(False, message=f"docker did not answer (exit {exit_code})")
     listed = stdout.split()
     wanted = gate.get("containers")
-    left = listed if wanted is None else [name for name in listed if name in wanted]
+    left = [name for name in listed if (wanted is None or name in wanted) and name not in gate.get("but", ())]
     message = f"still there: {', '.join(left)}" if left else "the containers are gone"
     return Judged(not left, message=message, values={"left": left})
 
@@ -124,6 +124,20 @@ def _ports_free(gate: Gate, stdout: str, exit_code: int) -> Judged:
     if busy:
         return Judged(False, message=f"port {', '.join(map(str, busy))} is still taken", values={"busy": busy})
     return Judged(True, message=f"port {', '.join(map(str, gate['ports']))} is free")
+
+
+def _port_listening(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    """`docker inspect`'s state of a container, then the node's listening sockets."""
+    port, name = int(gate["port"]), gate.get("container", "the engine")
+    first, _, rest = stdout.partition("\n")
+    alive = _container_running(gate, first, 0)
+    if alive.failed:
+        return alive
+    if exit_code != 0:
+        return Judged(False, message=f"neither ss nor /proc/net/tcp answered (exit {exit_code})")
+    if port in _listening(rest):
+        return Judged(True, message=f"{name} listens on {port}")
+    return Judged(False, message=f"nothing listens on {port} yet")
 
 
 def _container_running(gate: Gate, stdout: str, exit_code: int) -> Judged:
@@ -226,6 +240,7 @@ JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "ports_free": _ports_free,
     "ray_nodes": _ray_nodes,
     "container_running": _container_running,
+    "port_listening": _port_listening,
     "process_alive": _process_alive,
     "network_answers": _network_answers,
 }
@@ -235,6 +250,7 @@ TIMEOUTS = {
     "ports_free": "port_busy",
     "ray_nodes": "ray_join_timeout",
     "container_running": "exited",
+    "port_listening": "load_stalled",
     "process_alive": "exited",
     "network_answers": "fabric_reverted",
 }

@@ -1,23 +1,54 @@
-"""Further arguments of vLLM as options: its short names and underscores are known, so that the plan, the fit and the
+"""An engine's further arguments as options: its short names and underscores are known, so that the plan, the fit and the
 checks read them alike."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from apps.plan.spec import Spec
 
-ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-O": "-O",
+# Names that mean the same, by the engines' own --help: vLLM 0.17, SGLang 0.5, llama.cpp b6000.
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "-tp": "--tensor-parallel-size",
+        "-pp": "--pipeline-parallel-size",
+        "-dp": "--data-parallel-size",
+        "-O": "-O",
+    },
+    "sglang": {
+        "--model": "--model-path",
+        "--tp": "--tp-size",
+        "--tensor-parallel-size": "--tp-size",
+        "--pp": "--pp-size",
+        "--pipeline-parallel-size": "--pp-size",
+        "--dp": "--dp-size",
+        "--data-parallel-size": "--dp-size",
+        "--nccl-init-addr": "--dist-init-addr",
+    },
+    "llamacpp": {
+        "-m": "--model",
+        "-a": "--alias",
+        "-c": "--ctx-size",
+        "-ngl": "--n-gpu-layers",
+        "--gpu-layers": "--n-gpu-layers",
+        "-hf": "--hf-repo",
+        "-hfr": "--hf-repo",
+        "-ctk": "--cache-type-k",
+        "-ctv": "--cache-type-v",
+        "-np": "--parallel",
+        "--no-jinja": "--jinja",
+    },
 }
+UNDERSCORES = ("vllm", "llamacpp")  # take _ for - in a long name
+PIPELINE = {"vllm": "--pipeline-parallel-size", "sglang": "--pp-size"}
+DATA = {"vllm": "--data-parallel-size", "sglang": "--dp-size"}
 
 
-def canonical(flag: str) -> str:
-    """vLLM takes underscores for dashes and short names."""
-    return ALIASES.get(flag, flag.replace("_", "-") if flag.startswith("--") else flag)
+def canonical(flag: str, engine: str = "vllm") -> str:
+    """The name under which an engine's option is known here."""
+    if engine in UNDERSCORES and flag.startswith("--"):
+        flag = flag.replace("_", "-")
+    return ALIASES.get(engine, {}).get(flag, flag)
 
 
 def group(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -33,11 +64,11 @@ def group(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def values(spec: Spec) -> dict[str, str]:
-    """Option -> its value ("" where it has none); of one that is given twice the last, as vLLM takes it."""
+    """Option -> its value ("" where it has none); of one that is given twice the last, as the engines take it."""
     made: dict[str, str] = {}
     for flag, words in group(spec.arguments):
         _, mark, value = words[0].partition("=")
-        made[canonical(flag)] = value if mark else words[1] if len(words) > 1 else ""
+        made[canonical(flag, spec.engine)] = value if mark else words[1] if len(words) > 1 else ""
     return made
 
 
@@ -49,9 +80,16 @@ def whole(spec: Spec, flag: str) -> int | None:
 
 def pipeline_parallel(spec: Spec) -> int:
     """Stages that the model's layers are split over."""
-    return whole(spec, "--pipeline-parallel-size") or 1
+    return whole(spec, PIPELINE.get(spec.engine, "")) or 1
+
+
+def data_parallel(spec: Spec) -> int:
+    """Replicas that have GPUs of their own; SGLang's data-parallel attention shares those of tensor parallel."""
+    if spec.engine == "sglang" and "--enable-dp-attention" in values(spec):
+        return 1
+    return whole(spec, DATA.get(spec.engine, "")) or 1
 
 
 def ranks(spec: Spec) -> int:
     """GPUs that the engine wants in all: tensor x pipeline x data parallel."""
-    return max(1, spec.tensor_parallel) * pipeline_parallel(spec) * (whole(spec, "--data-parallel-size") or 1)
+    return max(1, spec.tensor_parallel) * pipeline_parallel(spec) * data_parallel(spec)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, is_ours
@@ -35,7 +36,38 @@ def find_image(sheet: Sheet, reference: str) -> Image | None:
 
 
 def find_model(sheet: Sheet, path: str) -> ModelFolder | None:
+    """The model at this path: a folder, or one GGUF file (the first part of a split one) with its own size alone."""
+    if path.lower().endswith(".gguf"):
+        return _gguf(sheet, path)
     return next((model for model in sheet.models or () if model.path.rstrip("/") == path.rstrip("/")), None)
+
+
+_PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
+
+
+def _gguf(sheet: Sheet, path: str) -> ModelFolder | None:
+    folder, _, name = path.rpartition("/")
+    place = next((model for model in sheet.models or () if model.path.rstrip("/") == folder), None)
+    sizes = dict(place.gguf) if place else {}
+    if place is None or name not in sizes:
+        return None
+    part = _PART.search(name)
+    count = int(part[2]) if part else 1
+    names = [_PART.sub(f"-{number:05d}-of-{part[2]}", name) for number in range(1, count + 1)] if part else [name]
+    there = [one for one in names if sizes.get(one)]
+    total = sum(sizes[one] for one in there)
+    return replace(
+        place,
+        path=path,
+        bytes=total,
+        weights_bytes=total,
+        shards=len(there),
+        shards_expected=count,
+        complete=len(there) == count,
+        missing=tuple(one for one in names if one not in there),
+        partial_bytes=None,
+        index_total_bytes=None,
+    )
 
 
 def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
@@ -47,8 +79,13 @@ def gate(sheet: Sheet, **taken: Any) -> dict[str, Any]:
 
 
 def changes(gate: Gate, sheet: Sheet) -> tuple[Change, ...]:
-    """Everything that the launch relies on and that is no longer so, worst first."""
-    return tuple(change for check in CHECKS for change in check(gate, sheet))
+    """Everything that the launch relies on and that is no longer so, worst first. `further` in the gate: images and models of
+    further services."""
+    gates = (gate, *gate.get("further", ()))
+    found = (
+        change for check in CHECKS for one in (gates if check in FILES else (gate,)) for change in check(one, sheet)
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def sentence(gate: Gate, sheet: Sheet) -> str:
@@ -191,4 +228,5 @@ def _disk(gate: Gate, sheet: Sheet) -> Iterator[Change]:
         yield Change("disk_full", f"only {root.available_bytes / (1 << 30):.1f} GiB are free on / of {sheet.node}")
 
 
+FILES = (_image, _model)
 CHECKS = (_docker, _image, _model, _containers, _newcomers, _memory, _ports, _processes, _disk, _rebooted)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from apps.facts.sheet import Sheet
 from apps.plan.checks import clearing, fabric, files, machine, settings
@@ -24,15 +25,28 @@ def problems(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Pro
     nonsense = tuple(settings.fields(spec))
     if nonsense:
         return _sorted([*nonsense, *found])
-    for sheet in known:
-        found += files.check(spec, sheet)
-    if len(known) == len(spec.nodes):
-        found += files.compare(spec, known)
-        found += fabric.check(spec, known)
-        found += machine.compare(spec, known)
-    found += settings.check(spec, known)
+    for one in spec.each:
+        found += _told_once(found, one, _of_service(one, [sheet for sheet in known if sheet.node in one.nodes]))
     found += clearing.check(spec, known, given)
     return _sorted(found)
+
+
+def _of_service(spec: Spec, known: Sequence[Sheet]) -> Iterator[Problem]:
+    for sheet in known:
+        yield from files.check(spec, sheet)
+    if len(known) == len(spec.nodes):
+        yield from files.compare(spec, known)
+        yield from fabric.check(spec, known)
+        yield from machine.compare(spec, known)
+    yield from settings.check(spec, known)
+
+
+def _told_once(found: Sequence[Problem], spec: Spec, more: Iterator[Problem]) -> Iterator[Problem]:
+    """What another service of the same image or on the same nodes has not said already. Of a further service its name is said,
+    and no change of a field is offered: those are the main one's."""
+    for problem in more:
+        if problem not in found:
+            yield replace(problem, title=f"{spec.label}: {problem.title}", change={}) if spec.service else problem
 
 
 def _sorted(found: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -1,11 +1,11 @@
-"""What is wanted: one service of one model over some nodes. Immutable; a Revision stores it as JSON."""
+"""What is wanted: one or several services of models over some nodes. Immutable; a Revision stores it as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from apps.diagnosis.masking import mask_text
@@ -17,16 +17,19 @@ from apps.shell import Secret
 class Spec:
     name: str  # the deployment's name, e.g. qwen3.5-122b; [a-z0-9.-]
     model: str  # hub id, e.g. Qwen/Qwen3.5-122B-A10B-FP8
-    model_path: str  # absolute path on every node, or "" to let the engine resolve `model`
+    model_path: (
+        str  # absolute path on every node (llama.cpp: of the GGUF file), or "" to let the engine resolve `model`
+    )
     nodes: tuple[str, ...]  # names in rank order; the first is the head
-    engine: str = "vllm"  # vllm, command (later: sglang, llamacpp)
+    engine: str = "vllm"  # vllm, sglang, llamacpp, command
     runtime: str = "docker"  # docker, process
     cluster: str = "ray"  # ray, native, single
     image: str = ""  # docker
     container: str = ""  # base name; rank N runs as {container}-rN
-    executable: str = "vllm"  # process: path of the program, e.g. /opt/venv/bin/vllm
+    executable: str = ""  # program to start, e.g. /opt/venv/bin/vllm; "" = the engine's usual one, found by PATH
     served_model_name: str = ""  # "" = model
     port: int = 30000
+    cluster_port: int | None = None  # on the head, where the ranks meet; None = the engine's usual one
     api_host: str = "0.0.0.0"  # noqa: S104  # a person's choice; shown as `exposed` where it is
     tensor_parallel: int = 1
     gpu_memory_utilization: float | None = None
@@ -41,11 +44,29 @@ class Spec:
     os_floor_gib: float = 8.0
     on_rank_lost: str = "stop"  # stop, report
     smoke_max_tokens: int = 50
+    service: str = ""  # this service's name within its deployment; "" for the main one
+    kind: str = "chat"  # chat, embeddings, rerank
+    services: tuple[Spec, ...] = ()  # started after this one in this order, on nodes of this one, stopped in reverse
 
     @property
     def model_name(self) -> str:
         """The name the API must answer with."""
         return self.served_model_name or self.model
+
+    @property
+    def label(self) -> str:
+        """What people call this service: its name, or what the main one is for."""
+        return self.service or self.kind
+
+    @property
+    def alone(self) -> Spec:
+        """This service without those that are started after it."""
+        return replace(self, services=()) if self.services else self
+
+    @property
+    def each(self) -> tuple[Spec, ...]:
+        """Every service by itself, in the order in which they are started."""
+        return (self.alone, *self.services)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: lists where the spec has tuples."""
@@ -60,7 +81,25 @@ class Spec:
         made["arguments"] = tuple(made.get("arguments", ()))
         made["environment"] = tuple((str(k), str(v)) for k, v in made.get("environment", ()))
         made["secrets"] = tuple(s if isinstance(s, Secret) else Secret(**s) for s in made.get("secrets", ()))
-        return cls(**made)
+        nested = made.pop("services", ()) or ()
+        main = cls(**made)
+        return replace(main, services=tuple(_within(main, one) for one in nested)) if nested else main
+
+
+SHARED = ("name", "on_rank_lost")  # said once, for the whole deployment
+
+
+def _within(main: Spec, body: Any) -> Spec:
+    """A further service. A recipe names no nodes: then it is on those of the main one, or on the first of them alone where it
+    is of one node. Raises TypeError/ValueError."""
+    if isinstance(body, Spec):
+        return body
+    if not isinstance(body, dict):
+        raise TypeError("each of services must be an object")
+    made = {"os_floor_gib": main.os_floor_gib, **body, **{name: getattr(main, name) for name in SHARED}}
+    if not made.get("nodes"):
+        made["nodes"] = main.nodes[:1] if made.get("cluster") == "single" else main.nodes
+    return Spec.from_json(made)
 
 
 @dataclass(frozen=True)
@@ -92,6 +131,11 @@ class Given:
     clear: tuple[Clear, ...] = field(default_factory=tuple)
     only_on: tuple[str, ...] = ()  # reserved: node names
     healthy: bool = False  # the watch says that it serves: where the sheets agree, there is nothing to launch
+    serving: tuple[str, ...] = ()  # of several services those that serve, as the watch says
+    standing: tuple[str, ...] = ()  # those of them that the sheets agree on: they are left alone
+    only: tuple[str, ...] | None = None  # stop these services alone; None: all of them
+    found: tuple[Clear, ...] = ()  # what was there before us and runs as this deployment, see adopt
+    adopted: bool = False  # nobody has taken that over: it is watched and never changed
     others: tuple[Other, ...] = ()  # all other deployments; a label of none of them is another installation's
     config: dict[str, Any] | None = None  # a config.json that a person gave, for a model that no node has
     weights_bytes: int | None = None  # of the model's files, as a person says it
@@ -107,26 +151,107 @@ class FieldError:
     remedy: str
 
 
-ENGINES = ("vllm", "command")
+ENGINES = ("vllm", "sglang", "llamacpp", "command")
+TITLES = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "command": "A command"}
 RUNTIMES = ("docker", "process")
 CLUSTERS = ("ray", "native", "single")
+KINDS = ("chat", "embeddings", "rerank")
+PROGRAMS = {
+    "vllm": "Use a program's name or absolute path, e.g. /opt/venv/bin/vllm.",
+    "sglang": "Use the Python of SGLang's environment, e.g. /opt/sglang/bin/python3, or its sglang.",
+    "llamacpp": "Use the server's name or absolute path, e.g. /opt/llama.cpp/bin/llama-server.",
+}
+REASONING_FORMATS = ("auto", "none", "deepseek", "deepseek-legacy")  # llama-server --reasoning-format
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")  # llama-server --cache-type-k
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f:,]*")
+_GGUF = re.compile(_PATH.pattern + r"\.gguf", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 _SECRET_NAME = re.compile(
     r"(?:.*_)?(?:TOKEN|API_?KEY|PASSWORD|PASSWD|SECRET|CREDENTIALS?|ACCESS_KEY|PRIVATE_KEY)", re.IGNORECASE
 )
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]{0,252}")
 
 
 def validate(spec: Spec) -> list[FieldError]:
-    """What is nonsense by itself, whatever the nodes say; empty when nothing is."""
+    """What is nonsense by itself, whatever the nodes say; empty when nothing is. A field of a further service is called
+    `services[0].port`."""
+    main = _of_one(spec)
+    if spec.service:
+        main.append(FieldError("service", "the main service has no name of its own", "Leave it empty."))
+    nested = [
+        replace(error, field=f"services[{place}].{error.field}")
+        for place, one in enumerate(spec.services)
+        for error in (*_of_one(one), *_as_part(spec, one))
+    ]
+    return [*main, *nested, *_together(spec)]
+
+
+def _of_one(spec: Spec) -> list[FieldError]:
     return [*_patterns(spec), *_choices(spec), *_numbers(spec), *_nodes(spec), *_words(spec)]
+
+
+def _as_part(main: Spec, one: Spec) -> Iterator[FieldError]:
+    """What a further service must be beside the main one."""
+    if not isinstance(one.service, str) or not _SERVICE.fullmatch(one.service):
+        yield FieldError(
+            "service",
+            f"{shown(str(one.service))} is no service's name",
+            "Use small letters, digits and dashes, e.g. embeddings.",
+        )
+    if one.services:
+        yield FieldError("services", "a further service has none of its own", "Put it beside this one.")
+    if one.name != main.name:
+        yield FieldError("name", "a service has its deployment's name", "Leave it out.")
+    strangers = [node for node in one.nodes if node not in main.nodes]
+    if strangers:
+        yield FieldError(
+            "nodes", f"{shown(strangers[0])} is no node of this deployment", "Choose among the main service's nodes."
+        )
+
+
+def _together(spec: Spec) -> Iterator[FieldError]:
+    """What no two services of one deployment may share."""
+    names, containers, ports = {spec.label}, {container_base(spec)}, {(spec.nodes[:1], spec.port)}
+    for place, one in enumerate(spec.services):
+        where = f"services[{place}]"
+        if one.label in names:
+            yield FieldError(
+                f"{where}.service", f"{shown(one.label)} is named twice", "Give each service its own name."
+            )
+        if container_base(one) in containers:
+            yield FieldError(
+                f"{where}.container", f"{container_base(one)} is another service's", "Choose another name."
+            )
+        if (one.nodes[:1], one.port) in ports:
+            yield FieldError(f"{where}.port", f"{one.port} is another service's on this node", "Choose another port.")
+        names.add(one.label)
+        containers.add(container_base(one))
+        ports.add((one.nodes[:1], one.port))
+    for cluster, runtime in (("ray", "docker"), ("native", None)):
+        meeting = [
+            place
+            for place, one in enumerate(spec.each)
+            if one.cluster == cluster and runtime in (None, one.runtime) and (cluster == "ray" or len(one.nodes) > 1)
+        ]
+        heads = [spec.each[place].nodes[:1] for place in meeting]
+        if len(set(heads)) < len(heads):
+            yield FieldError(
+                f"services[{meeting[-1] - 1}].cluster",
+                f"two services can't both meet over {cluster} on one head",
+                "Start the smaller one on a single node.",
+            )
+
+
+def container_base(spec: Spec) -> str:
+    """What the names of this service's containers begin with."""
+    return spec.container or "-".join(filter(None, ("sparkweb", spec.name, spec.service)))
 
 
 def _patterns(spec: Spec) -> Iterator[FieldError]:
@@ -138,14 +263,21 @@ def _patterns(spec: Spec) -> Iterator[FieldError]:
             "Use lower-case letters, digits, dots and dashes, at most 63, beginning with a letter or digit.",
         ),
         ("model", _MODEL, spec.engine == "command", "Use the hub's id, e.g. Qwen/Qwen3-8B."),
-        ("model_path", _PATH, True, "Use an absolute path without colons, commas or control characters."),
+        (
+            "model_path",
+            _GGUF if spec.engine == "llamacpp" else _PATH,
+            True,
+            "Use the absolute path of the GGUF file, of a split one its first part, e.g. /models/m/m-00001-of-00003.gguf."
+            if spec.engine == "llamacpp"
+            else "Use an absolute path without colons, commas or control characters.",
+        ),
         ("image", _IMAGE, spec.runtime != "docker", "Use an image reference, e.g. nvcr.io/nvidia/vllm:26.10-py3."),
         ("container", _CONTAINER, True, "Use letters, digits, dots, dashes and underscores, at most 63."),
         (
             "executable",
             re.compile(r"[A-Za-z0-9/][^\x00-\x1f\x7f]*"),
-            spec.runtime != "process",
-            "Use a program's name or absolute path, e.g. /opt/venv/bin/vllm.",
+            True,
+            PROGRAMS.get(spec.engine, "Leave it empty: a command names its program itself."),
         ),
         (
             "served_model_name",
@@ -183,6 +315,7 @@ def _choices(spec: Spec) -> Iterator[FieldError]:
         ("runtime", RUNTIMES),
         ("cluster", CLUSTERS),
         ("on_rank_lost", ("stop", "report")),
+        ("kind", KINDS),
     ):
         if getattr(spec, name) not in known:
             yield FieldError(
@@ -190,30 +323,92 @@ def _choices(spec: Spec) -> Iterator[FieldError]:
             )
     if spec.runtime == "process" and spec.cluster == "ray":
         yield FieldError("cluster", "Ray needs the docker runtime", "Choose native or single, or the docker runtime.")
-    if spec.engine == "command" and len(spec.nodes) > 1:
-        yield FieldError("nodes", "a command runs on one node", "Choose one node.")
+    if spec.cluster == "ray" and spec.engine in ("sglang", "llamacpp"):
+        yield FieldError(
+            "cluster", f"Ray is for vLLM; {TITLES[spec.engine]} knows no Ray", "Choose native or single, or vLLM."
+        )
+    if spec.engine in ("command", "llamacpp") and len(spec.nodes) > 1:
+        who = "a command" if spec.engine == "command" else "llama.cpp"
+        other = "" if spec.engine == "command" else ", or SGLang or vLLM for more"
+        yield FieldError("nodes", f"{who} runs on one node", f"Choose one node{other}.")
     if spec.engine == "command" and not spec.arguments:
         yield FieldError(
             "arguments", "the command is missing", "Write the command that starts the server, word by word."
         )
     if spec.cluster == "single" and len(spec.nodes) > 1:
         yield FieldError("cluster", "single means one node", "Choose ray or native, or one node.")
+    yield from _of_engine(spec)
+
+
+def _of_engine(spec: Spec) -> Iterator[FieldError]:
+    """Fields that an engine has no use for, or knows other values of."""
+    program = spec.executable.rpartition("/")[2]
+    if spec.engine == "sglang" and program and not re.fullmatch(r"python\d*(\.\d+)?|sglang", program):
+        yield FieldError("executable", f"{shown(spec.executable)} does not start SGLang", PROGRAMS["sglang"])
+    if spec.engine == "command" and spec.executable:
+        yield FieldError(
+            "executable",
+            "a command names its program itself",
+            "Leave it empty; the first word of the arguments is the program.",
+        )
+    if spec.engine == "sglang" and spec.kv_cache_dtype == "fp8":
+        yield FieldError(
+            "kv_cache_dtype",
+            "SGLang has two kinds of fp8",
+            "Use fp8_e4m3, which is what vLLM's fp8 means, or fp8_e5m2.",
+        )
+    if spec.engine == "llamacpp":
+        yield from _of_llamacpp(spec)
+
+
+def _of_llamacpp(spec: Spec) -> Iterator[FieldError]:
+    if spec.reasoning_parser not in ("", *REASONING_FORMATS):
+        yield FieldError(
+            "reasoning_parser",
+            f"llama.cpp knows no {shown(spec.reasoning_parser)}",
+            f"Use one of {', '.join(REASONING_FORMATS)}, or leave it empty: the file's template says how the model thinks.",
+        )
+    if spec.tool_call_parser:
+        yield FieldError(
+            "tool_call_parser", "llama.cpp has no such parsers", "Leave it empty: tools go by the file's template."
+        )
+    if spec.attention_backend:
+        yield FieldError(
+            "attention_backend",
+            "llama.cpp has no backends to choose from",
+            "Leave it empty; --flash-attn is an argument.",
+        )
+    if spec.gpu_memory_utilization is not None:
+        yield FieldError(
+            "gpu_memory_utilization",
+            "llama.cpp takes what it needs, not a share",
+            "Leave it empty, and set the longest context: the KV cache is as large as that.",
+        )
+    if spec.kv_cache_dtype and spec.kv_cache_dtype not in CACHE_TYPES:
+        yield FieldError(
+            "kv_cache_dtype",
+            f"llama.cpp knows no {shown(spec.kv_cache_dtype)}",
+            f"Use one of {', '.join(CACHE_TYPES)}, or leave it empty for f16.",
+        )
 
 
 def _numbers(spec: Spec) -> Iterator[FieldError]:
     ranges: tuple[tuple[str, float | None, float, float, str], ...] = (
         ("port", spec.port, 1024, 65535, "Use a port from 1024 to 65535."),
+        ("cluster_port", spec.cluster_port, 1024, 65535, "Use a port from 1024 to 65535, or leave it empty."),
         ("tensor_parallel", spec.tensor_parallel, 1, 1024, "Use 1 or more: the number of GPUs that share the model."),
         ("max_model_len", spec.max_model_len, 1, 1 << 26, "Use a number of tokens, e.g. 131072, or leave it empty."),
         ("os_floor_gib", spec.os_floor_gib, 0, 1024, "Use GiB, e.g. 8."),
         ("smoke_max_tokens", spec.smoke_max_tokens, 1, 100000, "Use a number of tokens, e.g. 50."),
     )
     for name, value, low, high, remedy in ranges:
-        if value is None and name == "max_model_len":
+        if value is None and name in ("max_model_len", "cluster_port"):
             continue
         whole = name == "os_floor_gib" or isinstance(value, int)
         if isinstance(value, bool) or not isinstance(value, int | float) or not whole or not low <= value <= high:
             yield FieldError(name, f"{shown(str(value))} is out of range", remedy)
+    if spec.cluster_port is not None and spec.cluster_port == spec.port:
+        yield FieldError("cluster_port", "is the API's port too", "Use another port, or leave it empty.")
     share = spec.gpu_memory_utilization
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1):
         yield FieldError(
@@ -239,7 +434,7 @@ def _words(spec: Spec) -> Iterator[FieldError]:
             )
     if spec.engine == "command" and spec.arguments and spec.arguments[0].startswith("-"):
         yield FieldError("arguments", "the first word must be a program", "Begin with the program's name or path.")
-    if spec.engine == "vllm" and spec.arguments and not spec.arguments[0].startswith("-"):
+    if spec.engine != "command" and spec.arguments and not spec.arguments[0].startswith("-"):
         yield FieldError(
             "arguments",
             f"{shown(spec.arguments[0])} belongs to no option",

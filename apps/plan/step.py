@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from apps.shell import Secret
@@ -21,9 +22,11 @@ class Step:
               is the log of `rank` and is followed until the run ends.
       wait    `script` (cheap, repeatable) is run every `every_s` until `gate` says done or failed, or `within_s`
               passed. `gate` = {"name": …, **parameters}; judged by plan.gates.judge(gate, stdout, exit_code).
-      ready   HTTP GET `url` through SSH every `every_s` until it names `model`; meanwhile the readers of the followed
-              logs may name a failure, and a dead `serve` job fails it. `within_s` counts from the last progress seen.
-      smoke   one real chat completion at `url` for `model`.
+      ready   HTTP GET `url` through SSH every `every_s` until it names `model` (with `gate` = {"name": "health"}: until it
+              answers 200); meanwhile the readers of the followed logs may name a failure, and a dead `serve` job fails it.
+              `within_s` counts from the last progress seen. `gate` = {"locked": "fine"}: an API that wants a key is there too.
+      smoke   one real request at `url` for `model`. `gate` = {"kind": embeddings or rerank, "urls": […]}: what is asked for where
+              it is no chat completion, and where else it may be answered; see plan.proofs.
       probe   the executor takes a full fresh sheet of the node, stores it, and asks
               `plan.gates.judge_sheet(gate, sheet)`. `gate` = {"name": "sheet"} (always good) or
               {"name": "preflight", …} with what the plan took for true. Every key may be missing: boot_id, docker
@@ -55,11 +58,17 @@ class Step:
     every_s: float = 1.0
     within_s: float = 120.0
     secrets: tuple[Secret, ...] = ()
-    follows: str = ""  # reader for this step's output: vllm, ray, "" (none)
+    follows: str = ""  # reader for this step's output: vllm, ray, sglang, llamacpp, "" (none)
     # What is needed to put it back, for Restore: {"node": …, "units": [{"unit", "was_enabled", "was_active"}],
     # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; restore takes a list.
     undo: dict[str, Any] = field(default_factory=dict)
     ends: str = ""  # kind end: the key of the serve step whose job is to be cancelled
+    service: str = (
+        ""  # whose step it is where the deployment has several; "" is the main one's, or nobody's in particular
+    )
+    container: str = (
+        ""  # kind serve: the container whose log the job follows; the job's exit code is then the container's own
+    )
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,22 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """One option or variable of the engine as it will be passed on. `source`: whose it is, yours or ours."""
+
+    kind: str  # argument, variable
+    name: str  # --max-model-len, VLLM_HOST_IP
+    source: str
+    effective: str  # what is passed; empty: dropped
+    yours: str = ""  # what was asked for; empty: nothing
+    reason: str = ""
+    nodes: tuple[str, ...] = ()  # that it is about; empty: all of them
+
+    def at(self, nodes: Iterable[str]) -> Setting:
+        return replace(self, nodes=tuple(nodes))
+
+
+@dataclass(frozen=True)
 class Plan:
     story: str  # launch, relaunch, stop, clear, probe, provision, restore, unlock
     deployment: int
@@ -144,6 +169,9 @@ class Plan:
     fit: Fit | None = None
     problems: tuple[Problem, ...] = ()
     spec: dict[str, Any] = field(default_factory=dict)
+    # Services that this plan leaves alone because they stand; it is about the others. Empty: about all of them.
+    kept: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()  # of the engine; they stand in the commands too, so the digest leaves them out
 
     @property
     def refused(self) -> tuple[Problem, ...]:
@@ -160,6 +188,7 @@ class Plan:
             "nodes": self.nodes,
             "stages": [asdict(stage) for stage in self.stages],
             "spec": self.spec,
+            "kept": self.kept,
         }
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -197,4 +226,6 @@ class Plan:
             ),
             problems=tuple(Problem(**{**p, "clear": tuple(p["clear"])}) for p in body["problems"]),
             spec=body["spec"],
+            kept=tuple(body.get("kept", ())),
+            settings=tuple(Setting(**{**one, "nodes": tuple(one["nodes"])}) for one in body.get("settings", ())),
         )

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from apps.plan import proofs
 from apps.plan.commands import docker, node
 from apps.plan.spec import Spec
 from apps.plan.step import Step
-from apps.shell import Command, Secret, Shell
+from apps.shell import Command, Secret, Shell, script
 
 READY_SILENCE_S = 900.0  # without any progress of the load
+MEETING_S = 900.0  # from the start of the head's engine to the port where the ranks meet: it imports and reads first
 GIB = 1 << 30
 
 
-def serve_key(name: str) -> str:
-    """The key of the step whose detached job is the engine (or its log) on a node."""
-    return f"serve.engine.{name}"
+def serve_key(name: str, service: str = "") -> str:
+    """The key of the step whose detached job is the engine (or its log) of a service on a node."""
+    return f"serve.{service}.engine.{name}" if service else f"serve.engine.{name}"
 
 
 def note(key: str, name: str, title: str, *, why: str) -> Step:
@@ -58,6 +60,7 @@ def serve(
     rank: int,
     title: str = "Serve",
     follows: str = "vllm",
+    container: str = "",
 ) -> Step:
     return Step(
         key=serve_key(name),
@@ -69,6 +72,7 @@ def serve(
         secrets=tuple(secrets),
         rank=rank,
         follows=follows,
+        container=container,
     )
 
 
@@ -82,6 +86,7 @@ def follow(key: str, name: str, container: str, *, follows: str, rank: int | Non
         commands=(docker.logs(container).text,),
         rank=rank,
         follows=follows,
+        container=container,
     )
 
 
@@ -97,6 +102,23 @@ def container_running(key: str, name: str, container: str) -> Step:
         every_s=1.0,
         within_s=60.0,
         why="goes on when Docker says running",
+    )
+
+
+def port_listening(key: str, name: str, port: int, container: str) -> Step:
+    """The port is only looked for in the node's tables: connecting to it would be taken for a rank."""
+    asked = script(docker.state(container), node.listening())
+    return Step(
+        key=key,
+        node=name,
+        title=f"Wait until {container} listens on {port}",
+        kind="wait",
+        script=asked.text,
+        commands=(docker.state(container).text, "ss -H -ltn"),
+        gate={"name": "port_listening", "port": port, "container": container},
+        every_s=2.0,
+        within_s=MEETING_S,
+        why=f"goes on when something listens on {port}, where the other ranks look for it",
     )
 
 
@@ -138,13 +160,18 @@ def containers_gone(
     name: str,
     *,
     deployment: int | None = None,
+    service: str = "",
     names: Sequence[str] = (),
+    but: Sequence[str] = (),
     running_only: bool = False,
 ) -> Step:
-    script = docker.names(running_only=running_only, deployment=deployment)
-    gate: dict[str, Any] = (
-        {"name": "containers_gone", "containers": list(names)} if deployment is None else {"name": "containers_gone"}
-    )
+    """`names`: those that must go, of whatever deployment; `but`: those of this deployment that stay."""
+    script = docker.names(running_only=running_only, deployment=deployment, service=service)
+    gate: dict[str, Any] = {"name": "containers_gone"}
+    if deployment is None:
+        gate["containers"] = list(names)
+    if but:
+        gate["but"] = list(but)
     return Step(
         key=key,
         node=name,
@@ -170,6 +197,31 @@ def api_url(spec: Spec) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{spec.port}"
 
 
+API_KEYS = ("VLLM_API_KEY", "LLAMA_API_KEY")  # variables in which engines take the key of their API
+
+
+def _keys(spec: Spec) -> tuple[Secret, ...]:
+    """The API's own key, by its name: whoever asks the API has to show it."""
+    return tuple(secret for secret in spec.secrets if secret.variable in API_KEYS)
+
+
+def healthy(spec: Spec, head: str, engine: str) -> Step:
+    url = f"{api_url(spec)}/health"
+    return Step(
+        key=f"serve.healthy.{head}",
+        node=head,
+        title=f"Wait until {engine} says that it is ready",
+        kind="ready",
+        url=url,
+        model=spec.model_name,
+        gate={"name": "health"},
+        every_s=2.0,
+        within_s=READY_SILENCE_S,
+        commands=(f"# GET {url} through SSH",),
+        why=f"goes on when {url} answers 200: it says 503 while it loads or warms up, and the list of models is there before",
+    )
+
+
 def ready(spec: Spec, head: str) -> Step:
     url = f"{api_url(spec)}/v1/models"
     return Step(
@@ -179,6 +231,7 @@ def ready(spec: Spec, head: str) -> Step:
         kind="ready",
         url=url,
         model=spec.model_name,
+        secrets=_keys(spec),
         every_s=2.0,
         within_s=READY_SILENCE_S,
         commands=(f"# GET {url} through SSH",),
@@ -187,16 +240,19 @@ def ready(spec: Spec, head: str) -> Step:
 
 
 def smoke(spec: Spec, head: str) -> Step:
-    url = f"{api_url(spec)}/v1/chat/completions"
+    urls = [f"{api_url(spec)}{path}" for path in proofs.PATHS[spec.kind]]
+    url = urls[0]
     return Step(
         key=f"verify.smoke.{head}",
         node=head,
-        title="One real completion",
+        title=proofs.TITLES[spec.kind],
         kind="smoke",
         url=url,
+        gate={} if spec.kind == "chat" else {"kind": spec.kind, "urls": urls[1:]},
         model=spec.model_name,
+        secrets=_keys(spec),
         max_tokens=spec.smoke_max_tokens,
         within_s=300.0,
-        commands=(f"# POST {url} through SSH",),
+        commands=(f"# POST {' or '.join(urls)} through SSH",),
         why="readiness alone proves nothing: an engine can say 200 and fail at the first request",
     )

@@ -6,7 +6,6 @@ instruction. SSH happens in one thread a node; the journal is only touched by th
 
 from __future__ import annotations
 
-import json
 import random
 import secrets as entropy
 import time
@@ -14,15 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
+from apps.diagnosis.readers import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
-from apps.diagnosis.vllm import Reader as VllmReader
 from apps.facts import probe
 from apps.facts.sheet import Sheet
-from apps.plan import gates
+from apps.plan import gates, proofs
 from apps.plan.step import Plan, Step
 from apps.remote.transport import (
     AccessDenied,
@@ -44,12 +44,14 @@ GIVE_UP_S = 1800.0  # a node with a job of ours on it is looked for this long
 AWAY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # then every 15 s
 PROBE_TIMEOUT_S = 60.0
 PROBE_TRIES = 3  # of a node that was too busy to answer something that plans rest on
+MEETING_SILENCE_S = 360.0  # NCCL needs seconds; SGLang's own watchdog ends a rank after 300 s, which says more
 NEEDED = ("machine", "memory", "gpu-query", "docker", "containers", "images", "addresses", "fabric", "models")
 LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
 DEAD_LOOKS = 3
-SILENT_DEATHS = ("exited", "rank_lost")
+SILENT_DEATHS = ("exited", "rank_lost", "ray_ended", "container_killed")
+FROM_OUTSIDE = ("137", "143")  # exit codes of docker kill and docker stop
 OUT_OF_SIGHT = (
     CannotReach,
     KeyProblem,
@@ -61,6 +63,7 @@ LAST_LOOK_S = (
     300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
 )
 CHANGES_ENGINES = ("launch", "relaunch")
+LOCKED = (401, 403)
 BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
@@ -171,7 +174,8 @@ class Executor:
         self.last_try: dict[str, float] = {}
         self.launched: set[str] = set()
         self.said: dict[str, str] = {}
-        self.moved_at = time.monotonic()  # when something of it moved last
+        self.made_at = time.monotonic()
+        self.moved_at: dict[str, float] = {}  # by service: when its log or its steps moved last, by the same clock
         self.looking: dict[str, tuple[Step | None, Future[Seen]]] = {}  # by node: one look at a time
         self.held: dict[str, float] = {}  # node -> when we last said there that we work on it
         self.cleaning: dict[str, Future[None]] = {}
@@ -291,7 +295,7 @@ class Executor:
             return
         job_id = f"{self.code}-{self.ordinals[step.key]}" if step.kind in ("job", "serve") else ""
         self.journal.begin(step.key, job_id=job_id)
-        self.moved_at = time.monotonic()
+        self.moved_at[step.service] = time.monotonic()
 
     def _due(self, step: Step | None) -> Step | None:
         """The step, if its next try is due."""
@@ -371,23 +375,24 @@ class Executor:
         if step.kind == "end":
             return self._end_job(node, step)
         try:
+            shown = _key_shown(step, self.environment_of(step))
             if step.kind == "ready":
-                return transport.http("GET", step.url, timeout_s=10.0)
-            body = {
-                "model": step.model,
-                "max_tokens": self.journal.recall(step.key, "budget", step.max_tokens),
-                "temperature": 0,
-                "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
-            }
+                return transport.http("GET", step.url, timeout_s=10.0, headers=shown)
+            url, budget = self._proof_url(step), self.journal.recall(step.key, "budget", step.max_tokens)
             return transport.http(
                 "POST",
-                step.url,
-                body=json.dumps(body).encode(),
+                url,
+                body=proofs.body(_kind(step), step.model, url=url, max_tokens=budget),
                 timeout_s=120.0,
-                headers={"Content-Type": "application/json"},
+                headers={"Content-Type": "application/json", **shown},
             )
         except HttpFailed as problem:
             return problem
+
+    def _proof_url(self, step: Step) -> str:
+        """Where the proof is asked for now: the next one where the last did not know the path."""
+        urls = [step.url, *step.gate.get("urls", ())]
+        return str(urls[min(self.journal.recall(step.key, "path", 0), len(urls) - 1)])
 
     def _end_job(self, node: str, step: Step) -> JobLook | None:
         job_id = self.said.get(f"job {step.key}", "")
@@ -468,8 +473,8 @@ class Executor:
         return next(s for stage in self.plan.stages for s in stage.steps if s.key == key)
 
     def _reader(self, key: str) -> Reader | None:
-        if key not in self.readers and self._step(key).follows in ("vllm", "ray"):
-            reader: Reader = VllmReader()
+        reader = reader_of(self._step(key).follows) if key not in self.readers else None
+        if reader is not None:
             for data in self.journal.stored(key):
                 reader.feed(data)
             self.readers[key] = reader
@@ -494,7 +499,7 @@ class Executor:
         ended = look.state in ("exited", "lost", "missing") and whole
         stored = self.journal.output(key, offset=position, data=look.data, ended=ended)
         if look.data:
-            self.moved_at = time.monotonic()
+            self.moved_at[self._step(key).service] = time.monotonic()
         if reader is not None and stored:
             for data in stored:
                 reader.feed(data)
@@ -568,7 +573,7 @@ class Executor:
         if judged.message:
             self._say(step, judged.message)
         if judged.failed:
-            named = self._why_ended(step.node) if judged.failed == "exited" else None
+            named = self._why_ended(step) if judged.failed == "exited" else None
             reason, evidence = named or (judged.failed, judged.message)
             self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         elif judged.done:
@@ -576,11 +581,9 @@ class Executor:
         elif time.time() - self.journal.started_at(step.key) > step.within_s:
             self.journal.finish(step.key, "failed", reason=gates.timeout_reason(step.gate), evidence=judged.message)
 
-    def _why_ended(self, node: str) -> tuple[str, str] | None:
-        """What the followed logs of a node say about an end."""
-        for step in (s for stage in self.plan.stages for s in stage.steps if s.node == node and s.kind == "serve"):
-            if not self.journal.job_id(step.key):
-                continue
+    def _why_ended(self, waiting: Step) -> tuple[str, str] | None:
+        """What the followed logs of its node and service say about an end."""
+        for step in (s for s in self._served(waiting.service) if s.node == waiting.node):
             failure = explain("\n".join(self.journal.tail(step.key, limit=60)).encode()).failure
             if failure is not None:
                 return failure.reason, failure.evidence
@@ -593,42 +596,47 @@ class Executor:
             return
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
-        stamp = f"try {tries}"
+        stamp, path = f"try {tries}", urlsplit(step.url).path
         if isinstance(answer, HttpAnswer):
-            if answer.status == 200 and api.models(answer.status, answer.body, wanted=step.model).served:
-                self.journal.note(step.key, f"{stamp}: /v1/models names {step.model}")
+            if _is_ready(step, answer):
+                said = "answers 200" if step.gate.get("name") == "health" else f"names {step.model}"
+                self.journal.note(step.key, f"{stamp}: {path} {said}")
                 self.journal.finish(
-                    step.key, "succeeded", note=f"names {step.model} after {tries} {'try' if tries == 1 else 'tries'}"
+                    step.key, "succeeded", note=f"{said} after {tries} {'try' if tries == 1 else 'tries'}"
                 )
                 return
-            words = f"/v1/models answers {answer.status}: {_not_yet(answer, step.model)}"
+            if answer.status in LOCKED and step.gate.get("locked") == "fine":
+                self.journal.finish(step.key, "succeeded", note="an API answers there and wants a key")
+                return
+            words = f"{path} answers {answer.status}: {_not_yet(answer, step)}"
         else:
             words = (
-                "/v1/models refused, the engine is loading"
+                f"{path} refused, the engine is loading"
                 if answer.reason == "refused"
-                else f"/v1/models: {answer.evidence or answer.reason}"
+                else f"{path}: {answer.evidence or answer.reason}"
             )
         key = f"words {step.key}"
         if self.said.get(key) != words or tries % 15 == 0:
             self.said[key] = words
             self.journal.note(step.key, f"{stamp}: {words}")
-        silent = time.monotonic() - self.moved_at
-        if silent > step.within_s:
-            loading = any(
-                isinstance(r.reading().progress, object) and not r.reading().ready for r in self.readers.values()
-            )
-            self.journal.finish(
-                step.key,
-                "failed",
-                reason="load_stalled" if loading else "http_never_ready",
-                evidence=f"nothing new for {silent:.0f} s; last: {words}",
-            )
+        self._judge_silence(step, words)
+
+    def _judge_silence(self, step: Step, words: str) -> None:
+        """Too long without anything new. While the ranks look for each other it is known sooner that they don't find one another."""
+        silent = time.monotonic() - self.moved_at.get(step.service, self.made_at)
+        mine = [one for key, one in self.readers.items() if self._step(key).service == step.service]
+        readings = [reader.reading() for reader in mine]
+        meeting = any(reading.facts.get("meeting") for reading in readings)
+        if silent <= (min(step.within_s, MEETING_SILENCE_S) if meeting else step.within_s):
+            return
+        loading = any(not reading.ready for reading in readings)
+        reason = "nccl_init_hang" if meeting else "load_stalled" if loading else "http_never_ready"
+        what = "the ranks look for each other and nothing is new" if meeting else "nothing new"
+        self.journal.finish(step.key, "failed", reason=reason, evidence=f"{what} for {silent:.0f} s; last: {words}")
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
-        served = [
-            s for stage in self.plan.stages for s in stage.steps if s.kind == "serve" and self.journal.job_id(s.key)
-        ]
+        served = self._served()
         failures = []
         for serve in served:
             reader = self._reader(serve.key)
@@ -644,56 +652,82 @@ class Executor:
             if self.dead[step.key] < DEAD_LOOKS * 5:
                 return False
         if failures:
-            _, _, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
-            self.journal.finish(step.key, "failed", reason=failure.reason, evidence=failure.evidence)
+            _, key, failure = min(failures, key=lambda item: (self._step(item[1]).rank or 0, item[0]))
+            evidence = f"{self._whose(self._step(key))}{failure.evidence}"
+            self.journal.finish(step.key, "failed", reason=failure.reason, evidence=evidence)
             return True
+        if self._container_may_have_ended(step, served, ended):
+            return False
         first = ended[0]
+        reason, how = _how_ended(first, self.said.get(f"exit {first.key}", ""))
         tail = self.journal.tail(first.key)
-        code = self.said.get(f"exit {first.key}", "")
-        ended_how = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
-        reason = "exited" if first.rank in (0, None) else "rank_lost"
-        self.journal.finish(
-            step.key,
-            "failed",
-            reason=reason,
-            evidence=f"{first.title} {ended_how}; last line: {tail[-1] if tail else '(none)'}",
-        )
+        evidence = f"{self._whose(first)}{how}; last line: {tail[-1] if tail else '(none)'}"
+        self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         return True
+
+    def _container_may_have_ended(self, step: Step, served: list[Step], ended: list[Step]) -> bool:
+        """A program in a container ends with the container, and the looks may show that first: the container is given a few
+        more, so that its end is not called the program's."""
+        around = [one for one in served if one.container and one.node in {each.node for each in ended}]
+        if any(one.container for one in ended) or not around:
+            return False
+        self.dead[step.key] = self.dead.get(step.key, 0) + 1
+        return self.dead[step.key] < DEAD_LOOKS
 
     def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
         budget = self.journal.recall(step.key, "budget", step.max_tokens)
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
+        kind = _kind(step)
         if isinstance(answer, HttpFailed):
-            words, ok, larger = f"no answer: {answer.reason} {answer.evidence}", False, False
+            proof = proofs.Proof(False, answer.reason, f"no answer: {answer.reason} {answer.evidence}")
         else:
-            verdict = api.chat(answer.status, answer.body, budget)
-            words, ok, larger = verdict.sentence or verdict.verdict, verdict.ok, verdict.retry_max_tokens is not None
-        self.journal.note(step.key, f"completion {tries} with {budget} tokens: {words}")
-        if ok:
+            proof = proofs.judge(kind, answer.status, answer.body, max_tokens=budget)
+        asked = f"with {budget} tokens" if kind == "chat" else f"at {self._proof_url(step)}"
+        words = " ".join(filter(None, (proof.sentence, proof.warning)))
+        self.journal.note(step.key, f"{proofs.NOUNS[kind]} {tries} {asked}: {words}")
+        path = self.journal.recall(step.key, "path", 0)
+        if proof.ok:
             assert isinstance(answer, HttpAnswer)
-            self.journal.outcome(
-                smoke={
-                    "verdict": "passed",
-                    "budget": budget,
-                    "answer": answer.body.decode("utf-8", "replace")[:4000],
-                    "seconds": round(answer.seconds, 3),
-                }
-            )
+            answered = {"answer": answer.body.decode("utf-8", "replace")[:4000], "seconds": round(answer.seconds, 3)}
+            self._outcome_of(step, verdict="passed", budget=budget, said=words, warning=proof.warning, **answered)
             self.journal.finish(step.key, "succeeded", note=words)
-        elif larger and budget < SMOKE_LARGEST:
+        elif proof.larger and budget < SMOKE_LARGEST:
             self.journal.remember(step.key, "budget", min(budget * 8, SMOKE_LARGEST))
-        elif tries >= SMOKE_TRIES or self._engine_ended():
-            self.journal.outcome(smoke={"verdict": "failed", "budget": budget, "detail": words})
+        elif proof.elsewhere and path < len(step.gate.get("urls", ())):
+            self.journal.remember(step.key, "path", path + 1)
+            self.journal.remember(step.key, "tries", 0)
+        elif tries >= SMOKE_TRIES or self._engine_ended(step.service):
+            self._outcome_of(step, verdict="failed", budget=budget, detail=words)
             self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
 
-    def _engine_ended(self) -> bool:
-        return any(
-            self.journal.job_id(s.key) and self.journal.drained(s.key)
+    def _outcome_of(self, step: Step, **values: Any) -> None:
+        """The main service's proof is `smoke`, another's `smoke:NAME`."""
+        name = f"smoke:{step.service}" if step.service else "smoke"
+        self.journal.outcome(**{name: {"kind": _kind(step), **values}})
+
+    def _engine_ended(self, service: str) -> bool:
+        """Whether the head of a service ended; its first rank is the least of those that its steps name."""
+        served = [s for s in self._served(service) if s.rank is not None]
+        return any(self.journal.drained(s.key) for s in served if s.rank == self._first_rank(service))
+
+    def _first_rank(self, service: str) -> int | None:
+        return min((s.rank for s in self._served(service) if s.rank is not None), default=None)
+
+    def _whose(self, step: Step) -> str:
+        """Begins evidence where a deployment has several services: `reranker: `."""
+        services = self.plan.spec.get("services") or ()
+        main = str(self.plan.spec.get("kind") or "chat")
+        return f"{step.service or main}: " if services else ""
+
+    def _served(self, service: str | None = None) -> list[Step]:
+        """Started steps that stay, of one service or of all."""
+        return [
+            s
             for stage in self.plan.stages
             for s in stage.steps
-            if s.kind == "serve" and s.rank == 0
-        )
+            if s.kind == "serve" and self.journal.job_id(s.key) and service in (None, s.service)
+        ]
 
     def _judge_end(self, step: Step, look: JobLook | None) -> None:
         if f"job {step.key}" not in self.said:
@@ -782,6 +816,8 @@ class Executor:
 
     def _stops_what_is_left(self) -> bool:
         """One dead rank is a dead service: the others only hold memory, unless the deployment wants them to be left alone."""
+        if self.plan.story == "adopt":
+            return True  # that is the following of logs: nothing else was started
         return self.plan.story in CHANGES_ENGINES and self.plan.spec.get("on_rank_lost", "stop") != "report"
 
     def _rebooted(self) -> tuple[str, str] | None:
@@ -899,6 +935,10 @@ class Executor:
         if self.away.pop(node, None) is not None:
             self.journal.reached(node)
 
+    def _uses_docker(self) -> bool:
+        spec = self.plan.spec
+        return any(one.get("runtime") == "docker" for one in (spec, *(spec.get("services") or ())))
+
     def _clean(self, node: str) -> None:
         """In the node's thread. Raises RemoteError while something of this run is left there."""
         jobs = self.doors.jobs(node)
@@ -907,7 +947,7 @@ class Executor:
                 job_id = self.journal.job_id(step.key)
                 if step.node == node and job_id:
                     jobs.cancel(job_id)
-        if self.plan.spec.get("runtime") == "docker" and self.plan.story in CHANGES_ENGINES:
+        if self._uses_docker() and self.plan.story in CHANGES_ENGINES:
             listed = Command.of("docker", "ps", "-aq", "--filter", f"label=sparkweb.run={self.run_id}")
             remove = pipe(listed, Command.of("xargs", "-r", "docker", "rm", "-f"))
             # Docker may still be at work on what a client that is gone by now had asked for: look until there is nothing.
@@ -920,12 +960,43 @@ class Executor:
                 raise RemoteError("cleanup_incomplete", hop=node, evidence=said[-500:])
 
 
-def _not_yet(answer: HttpAnswer, wanted: str) -> str:
-    """Why an answer of /v1/models is not the one that is waited for."""
+def _kind(step: Step) -> str:
+    return str(step.gate.get("kind", "chat"))
+
+
+def _key_shown(step: Step, variables: Mapping[str, str]) -> dict[str, str]:
+    """The header with the API's own key, where the deployment gives the engine one. It goes through SSH, never into a command."""
+    keys = [variables[secret.variable] for secret in step.secrets if secret.variable in variables]
+    return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+
+
+def _is_ready(step: Step, answer: HttpAnswer) -> bool:
+    if step.gate.get("name") == "health":
+        return answer.status == 200
+    return answer.status == 200 and bool(api.models(answer.status, answer.body, wanted=step.model).served)
+
+
+def _not_yet(answer: HttpAnswer, step: Step) -> str:
+    """Why an answer is not the one that is waited for."""
+    wanted = step.model
     found = api.models(answer.status, answer.body, wanted=wanted)
-    if found.ok:
+    if found.ok and step.gate.get("name") != "health":
         return f"it names {', '.join(found.names) or 'nothing'}, not {wanted}: another process listens there"
     return api.endpoint(answer.status, answer.body).sentence
+
+
+def _how_ended(step: Step, code: str) -> tuple[str, str]:
+    """The reason and the words for a followed process that ended without its log saying why: Ray, its container, or the engine
+    alone."""
+    ended = f"ended with {code}" if code.isdigit() else f"is gone without an exit code ({code or 'killed'})"
+    if step.container and code in FROM_OUTSIDE:
+        return (
+            "container_killed",
+            f"{step.container} on {step.node} was stopped or killed from outside, exit code {code}",
+        )
+    if step.container and step.key.startswith("cluster.ray-"):
+        return "ray_ended", f"Ray in {step.container} on {step.node} {ended}"
+    return "exited" if step.rank in (0, None) else "rank_lost", f"{step.title} {ended}"
 
 
 def _lost(look: JobLook) -> str:

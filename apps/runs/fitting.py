@@ -11,7 +11,7 @@ from apps.deployments.models import Deployment
 from apps.deployments.queries import others
 from apps.deployments.services import spec_from
 from apps.diagnosis.refusal import Refused
-from apps.plan.fit import fit
+from apps.plan.fit_together import fit_all
 from apps.plan.kvcache import is_size, text_config
 from apps.plan.spec import Given
 from apps.plan.step import Fit
@@ -41,7 +41,7 @@ def will_it_fit(
         weights_bytes=checked_size(weights_bytes),
         measured=learning.measured(spec),
     )
-    return fit(spec, sheets_of(spec.nodes), given)
+    return fit_all(spec, sheets_of(spec.nodes), given)
 
 
 def checked_config(value: Any) -> dict[str, Any] | None:

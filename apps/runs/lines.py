@@ -10,6 +10,8 @@ from typing import Any
 
 from django.db.models.functions import Length
 
+from apps.plan.spec import Spec
+from apps.plan.together import bases, services_of
 from apps.runs import limits
 from apps.runs.chunking import lines_of
 from apps.runs.models import Chunk, Run, Stream
@@ -33,9 +35,11 @@ class Ranks:
             (gate["addresses"] for gate in gates if gate.get("name") == "ray_nodes" and gate.get("addresses")), []
         )
         self.by_address = {address: rank for rank, address in enumerate(addresses)}
+        self.bases = _bases(run)
 
-    def of(self, text: str, otherwise: int | None) -> int | None:
-        """By the innermost prefix: Ray's address of another node, or the tensor rank in a worker's name."""
+    def of(self, text: str, otherwise: int | None, step: str = "") -> int | None:
+        """By the innermost prefix: Ray's address of another node, or the tensor rank in a worker's name. `step`: the key of the
+        step whose output it is, because a service's own log counts its ranks from 0."""
         found = otherwise
         if "pid=" not in text[:200]:
             return found
@@ -44,8 +48,17 @@ class Ranks:
             if address is not None and address[1] in self.by_address:
                 found = self.by_address[address[1]]
             elif tensor is not None:
-                found = int(tensor[1])
+                found = int(tensor[1]) + self.bases.get(step, 0)
         return found
+
+
+def _bases(run: Run) -> dict[str, int]:
+    """Key of a further service's step -> number of its first rank."""
+    body = run.plan.get("spec") or {}
+    if not body.get("services"):
+        return {}
+    first = bases(Spec.from_json(body))
+    return {key: first.get(service, 0) for key, service in services_of(run.plan).items()}
 
 
 def _rows(chunk: Chunk, ranks: Ranks) -> list[dict[str, Any]]:
@@ -57,7 +70,7 @@ def _rows(chunk: Chunk, ranks: Ranks) -> list[dict[str, Any]]:
     for n, line in enumerate(lines_of(bytes(chunk.data), chunk.continues), chunk.first_line):
         # A bar is redrawn behind a prefix that was printed once: it belongs to whoever the line before it belonged to.
         if not line.redraw:
-            owner = stream.rank if stream.rank is None else ranks.of(line.text, stream.rank)
+            owner = stream.rank if stream.rank is None else ranks.of(line.text, stream.rank, step)
         rows.append(
             {
                 "n": n,

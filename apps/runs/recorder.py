@@ -11,14 +11,18 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from apps.deployments.models import Rank
+from apps.deployments.models import Deployment, Rank
+from apps.deployments.services import forget_found
 from apps.doorbell.ring import ring
 from apps.facts.sheet import Sheet, plain, storable
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.plan.engines.site import container_name
+from apps.plan.spec import Spec
 from apps.plan.step import Step as PlannedStep
+from apps.plan.together import bases, services_of
 from apps.runs import again, limits, settling
+from apps.runs import phases as times
 from apps.runs.chunking import Chunker, Piece, lines_of
 from apps.runs.executor import CancelAsked
 from apps.runs.limits import MARKS
@@ -42,6 +46,7 @@ class Recorder:
         self.nodes: dict[str, Node] = {
             node.name: node for node in Node.objects.filter(name__in=run.plan.get("nodes", []))
         }
+        self.services: dict[str, str] = services_of(run.plan)
         self._chunkers: dict[str, Chunker] = {}
         self._streams: dict[tuple[str, str], Stream] = {}
         self._fed_at: dict[str, float] = {}
@@ -117,7 +122,7 @@ class Recorder:
         progress, facts = plain(dict(progress)), plain(dict(facts))
         with transaction.atomic():
             fresh = Run.objects.values_list("facts", flat=True).get(pk=self.run_id)
-            merged = {**fresh, **facts}
+            merged = _merged(fresh, facts, self.services.get(key, ""))
             self._fenced(**({"facts": merged} if merged != fresh else {}))
             history = _history(row.progress.get("history") or {}, progress, time.time())
             grown = {**progress, "history": history}
@@ -133,10 +138,7 @@ class Recorder:
             run = Run.objects.select_related("deployment").get(pk=self.run_id)
             if run.phase == phase and run.state == Run.State.RUNNING:
                 return
-            phases = dict(run.phases)
-            if run.phase in phases and "ended" not in phases[run.phase]:
-                phases[run.phase] = {**phases[run.phase], "ended": now}
-            phases.setdefault(phase, {"started": now})
+            phases = times.entered(run.phases, phase, was=run.phase, now=now)
             self._fenced(
                 phase=phase, phases=phases, state=Run.State.RUNNING, started_at=run.started_at or timezone.now()
             )
@@ -327,37 +329,70 @@ class Recorder:
             )
             if state != Run.State.CANCELLED and run.cancel_asked_at is not None:
                 raise CancelAsked(f"run {run.pk}")
-            if state == Run.State.SUCCEEDED and run.story in ("launch", "relaunch"):
+            if state == Run.State.SUCCEEDED and run.story in ("launch", "relaunch", "adopt"):
                 self._keep_ranks(run)
             elif state == Run.State.SUCCEEDED and run.story == "stop" and run.deployment is not None:
-                run.deployment.ranks.all().delete()
+                run.deployment.ranks.exclude(service__in=run.plan.get("kept", ())).delete()
+            if state == Run.State.SUCCEEDED and run.deployment is not None:
+                forget_found(run.deployment, run.story)
             settling.finish(run, state, reason=reason, evidence=evidence)
             if state == Run.State.FAILED and again.worth_it(run, reason):
                 again.try_again(run)
         self._ring(now=True)
 
     def _keep_ranks(self, run: Run) -> None:
+        """The ranks of what this run started; those of services that it left alone stay as they are."""
         assert run.deployment is not None and run.revision is not None
-        spec = run.revision.spec
-        run.deployment.ranks.all().delete()
-        for number, name in enumerate(spec.nodes):
-            serve = next((row for row in self.rows.values() if row.kind == "serve" and row.rank == number), None)
-            # The job is the engine itself as a plain process, and behind Ray on the head; elsewhere it only follows a log.
-            engine = serve is not None and (spec.runtime == "process" or (spec.cluster == "ray" and number == 0))
-            node = self.nodes[name]
-            node.refresh_from_db()
-            Rank.objects.create(
-                deployment=run.deployment,
-                number=number,
-                node=node,
-                revision=run.revision,
-                run_id=run.pk,
-                container=container_name(spec, number) if spec.runtime == "docker" else "",
-                job_id=serve.job_id if serve and engine else "",
-                boot_id=node.boot_id,
-                state="serving",
-                seen_at=datetime.now(UTC),
-            )
+        spec, kept = run.revision.spec, run.plan.get("kept", ())
+        first = bases(spec)
+        run.deployment.ranks.exclude(service__in=kept).delete()
+        Deployment.objects.filter(pk=run.deployment.pk).update(observed={})
+        for one in spec.each:
+            if one.service not in kept:
+                for place in range(len(one.nodes)):
+                    self._keep_rank(run, one, place, first[one.service] + place)
+
+    def _keep_rank(self, run: Run, spec: Spec, place: int, number: int) -> None:
+        assert run.deployment is not None and run.revision is not None
+        serve = next((row for row in self.rows.values() if row.kind == "serve" and row.rank == number), None)
+        # The job is the engine itself as a plain process, and behind Ray on the head; elsewhere it only follows a log.
+        engine = serve is not None and (spec.runtime == "process" or (spec.cluster == "ray" and place == 0))
+        found = next((one for one in run.deployment.found if one["service"] == spec.service), None)
+        adopted = found if run.story == "adopt" else None
+        node = self.nodes[spec.nodes[place]]
+        node.refresh_from_db()
+        Rank.objects.create(
+            deployment=run.deployment,
+            number=number,
+            service=spec.service,
+            node=node,
+            revision=run.revision,
+            run_id=run.pk,
+            container=_as_found(adopted, "container")
+            if adopted
+            else container_name(spec, place)
+            if spec.runtime == "docker"
+            else "",
+            unit=_as_found(adopted, "unit"),
+            job_id=serve.job_id if serve and engine and not adopted else "",
+            boot_id=node.boot_id,
+            state="serving",
+            seen_at=datetime.now(UTC),
+        )
+
+
+def _as_found(found: Mapping[str, Any] | None, kind: str) -> str:
+    return str(found["name"]) if found and found["kind"] == kind else ""
+
+
+def _merged(known: Mapping[str, Any], facts: Mapping[str, Any], service: str) -> dict[str, Any]:
+    """The facts of a run: those of the main service by their names, another's below `services`."""
+    if not service:
+        return {**known, **facts}
+    others = dict(known.get("services") or {})
+    if facts:
+        others[service] = {**others.get(service, {}), **facts}
+    return {**known, "services": others} if others else dict(known)
 
 
 def _history(

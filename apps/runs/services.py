@@ -28,7 +28,7 @@ from apps.facts.sheet import Sheet
 from apps.inventory import services as inventory
 from apps.inventory.models import Credential, Node
 from apps.people.roles import allows
-from apps.plan import stories
+from apps.plan import adopting, stories
 from apps.plan.spec import Clear, Given
 from apps.plan.step import Plan
 from apps.runs import leases, line, settling
@@ -379,11 +379,12 @@ def preview(
     *,
     story: str = "launch",
     clear: Sequence[Clear] = (),
+    only: Sequence[str] | None = None,
     config: dict[str, Any] | None = None,
 ) -> Plan:
-    """What would run now. Reads the newest sheets; changes nothing. `config`: the model's config.json, for the fit alone, where
-    no node has it."""
-    if story not in PLANNED:
+    """What would run now. Reads the newest sheets; changes nothing. `only`: services that a stop is about; None: all of them.
+    `config`: the model's config.json, for the fit alone, where no node has it."""
+    if story not in (*PLANNED, "adopt"):
         raise Refused(
             "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
         )
@@ -402,12 +403,86 @@ def preview(
         revision=revision.number,
         clear=tuple(clear),
         healthy=deployment.state == "serving",
+        serving=_serving(deployment),
+        only=None if only is None else tuple(only),
+        found=_found(deployment),
+        adopted=deployment.adopted,
         others=others(deployment, spec.nodes),
         config=config,
         measured=learning.measured(spec),
     )
+    if story == "adopt":
+        return stories.adopt(spec, deployment.found, given=given)
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
+
+
+def _found(deployment: Deployment) -> tuple[Clear, ...]:
+    """What was taken over and runs still as it was found: cleared as the editor who took it over agreed."""
+    if not deployment.found or deployment.adopted:
+        return ()
+    agreed = {(one.node, one.kind, one.name): one for one in deployments.consented(deployment)}
+    things = deployments.clearing_of(deployment)
+    return tuple(agreed.get((one.node, one.kind, one.name), one) for one in things)
+
+
+def adoptable(node: Node) -> tuple[adopting.Found, ...]:
+    """What serves on a node and is neither ours nor adopted already, by its newest sheet."""
+    sheet = inventory.latest_sheet(node)
+    taken = {
+        (one["kind"], one["name"])
+        for row in Deployment.objects.filter(archived_at=None).exclude(found=[])
+        for one in row.found
+        if one["node"] == node.name
+    }
+    return tuple(one for one in adopting.found_on(sheet) if (one.kind, one.name) not in taken) if sheet else ()
+
+
+def adopt(
+    actor: Actor,
+    node: Node,
+    *,
+    name: str,
+    things: Sequence[tuple[str, str]],
+    reason: str = "",
+    idempotency_key: str = "",
+) -> Run:
+    """Make a deployment of what serves on a node without us, each of `things` (container or unit, name) a service, and begin to
+    watch it: a run that looks, follows the logs and asks the API. Nothing on the node is changed. Raises Refused."""
+    made = Deployment.objects.filter(name=name.strip(), archived_at=None).exclude(found=[]).first()
+    known = same_request(
+        actor,
+        idempotency_key,
+        story="adopt",
+        deployment=made.pk if made else None,
+        nodes=[node.name],
+        reason=reason,
+    )
+    if known is not None:
+        return known
+    sheet = inventory.latest_sheet(node)
+    if sheet is None:
+        raise Refused("not_found", f"Nothing is known of {node.name} yet.", status=409, remedy="Probe it first.")
+    there: dict[tuple[str, str], adopting.Found] = {(one.kind, one.name): one for one in adopting.found_on(sheet)}
+    for kind, thing in things:
+        if (kind, thing) not in there:
+            raise Refused(
+                "bad_input",
+                f"No {kind[:20]} called {thing[:100]} serves a model on {node.name}, or it is ours.",
+                field="things",
+                remedy="Probe the node again and choose what is listed there.",
+            )
+    with transaction.atomic():
+        chosen = [there[thing] for thing in dict.fromkeys(things)]
+        made = deployments.adopt(actor, name=name, found=chosen, reason=reason)
+        plan = preview(actor, made, story="adopt")
+        return start(actor, made, story="adopt", digest=plan.digest, reason=reason, idempotency_key=idempotency_key)
+
+
+def _serving(deployment: Deployment) -> tuple[str, ...]:
+    """Of several services those that serve, as the watch saw them last."""
+    seen: dict[str, Any] = deployment.observed.get("services") or {}
+    return tuple(name for name, one in seen.items() if one["state"] == "serving")
 
 
 def start(
@@ -421,6 +496,7 @@ def start(
     idempotency_key: str = "",
     wait: bool = False,
     because: str = "",
+    only: Sequence[str] | None = None,
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
     a preflight that says no, or a clearing that nobody allowed.
@@ -443,6 +519,7 @@ def start(
             idempotency_key=idempotency_key,
             wait=wait,
             because=because,
+            only=only,
         )
 
     return once(known, make)
@@ -459,6 +536,7 @@ def _attempted(
     idempotency_key: str,
     wait: bool,
     because: str,
+    only: Sequence[str] | None,
 ) -> Run:
     if not reason and story == "relaunch":
         raise Refused(
@@ -471,12 +549,14 @@ def _attempted(
         raise Refused(
             "bad_input", f"The reason is longer than {LONGEST_REASON} characters.", field="reason", remedy="Shorten it."
         )
+    if story not in ("adopt", "stop"):
+        deployments.not_adopted(deployment)
     _may_clear(actor, deployment, clear, reason=reason)
     wanted = deployment.revision.spec.nodes
     taken = bool(line.holders(wanted) or line.waiting_for(wanted))
     if taken and not wait:
         raise _held(wanted)
-    plan = preview(actor, deployment, story=story, clear=clear)
+    plan = preview(actor, deployment, story=story, clear=clear, only=only)
     if plan.digest != digest:
         raise Refused(
             "plan_changed",
@@ -507,6 +587,7 @@ def _attempted(
         idempotency_key=idempotency_key,
         wait=True,
         because=because,
+        only=only,
     )
 
 
@@ -565,7 +646,7 @@ def _start(
         parameters={"because": because, "evidence": deployment.evidence} if because else {},
     )
     _take_nodes(run, plan.nodes)
-    _forget_what_was_seen(deployment)
+    _forget_what_was_seen(deployment, kept=plan.kept)
     settling.settle(run)
     wake(run.pk)
     return run
@@ -646,8 +727,10 @@ def _take_nodes(run: Run, nodes: Sequence[str]) -> None:
         Reservation.objects.create(node=node, run=run)
 
 
-def _forget_what_was_seen(deployment: Deployment) -> None:
-    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed={}):
+def _forget_what_was_seen(deployment: Deployment, *, kept: Sequence[str] = ()) -> None:
+    """Of services that the run leaves alone what was seen holds on, and so does what they make of the whole."""
+    observed = deployment.observed if kept else {}
+    if not Deployment.objects.filter(pk=deployment.pk, archived_at=None).update(observed=observed):
         raise Refused("in_use", f"{deployment.name} is archived.", status=409, remedy="Bring it back first.")
 
 
@@ -689,7 +772,7 @@ def _plan_anew(actor: Actor, run: Run) -> None:
         raise Refused("superseded", f"{run.deployment.name} has a newer revision.")
     plan = preview(actor, run.deployment, story=run.story, clear=clear_from(run.parameters.get("clear")))
     _nothing_in_the_way(plan)
-    _forget_what_was_seen(run.deployment)
+    _forget_what_was_seen(run.deployment, kept=plan.kept)
     if plan.digest != run.digest:
         run.steps.all().delete()
         _make_steps(run, plan)

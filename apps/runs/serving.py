@@ -74,7 +74,7 @@ def serving() -> list[Run]:
     """Runs that started an engine whose log has no end yet."""
     found = Run.objects.filter(
         state=Run.State.SUCCEEDED,
-        story__in=("launch", "relaunch"),
+        story__in=("launch", "relaunch", "adopt"),
         streams__name="output",
         streams__ended=False,
         streams__step__kind="serve",

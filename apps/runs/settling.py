@@ -15,11 +15,13 @@ from apps.deployments.models import Deployment
 from apps.deployments.state import Attempt
 from apps.doorbell.ring import ring_on_commit
 from apps.facts.sheet import storable
+from apps.runs import phases as times
 from apps.runs.models import Passing, Reservation, Run, Step
 
-STORIES_OF_STATE = ("launch", "relaunch", "stop")  # a probe says nothing about a deployment
+STORIES_OF_STATE = ("launch", "relaunch", "stop", "adopt")  # a probe says nothing about a deployment
 PAST = {
     "launch": "launched",
+    "adopt": "adopted",
     "relaunch": "relaunched",
     "stop": "stopped",
     "probe": "probed",
@@ -32,14 +34,27 @@ PAST = {
 
 
 def newest_attempt(deployment: Deployment) -> Attempt | None:
-    """The newest run, but for those that wait or waited in line for nodes: they changed nothing."""
+    """The newest run, but for those that wait or waited in line for nodes: they changed nothing; and for stops of some services
+    alone: the others serve on, and what the watch says of all of them holds."""
     runs = deployment.runs.filter(story__in=STORIES_OF_STATE).order_by("-id")
-    run = next((run for run in runs.iterator(chunk_size=20) if not run.parameters.get("waits")), None)
+    run = next(
+        (run for run in runs.iterator(chunk_size=20) if not run.parameters.get("waits") and not _of_some(run)), None
+    )
     if run is None:
         return None
     because = run.parameters if run.state == Run.State.SUCCEEDED else {}
     reason, evidence = run.reason or because.get("because"), run.evidence or because.get("evidence", "")
-    return Attempt(run.story, run.state, run.phase, reason, evidence)
+    return Attempt(run.story, run.state, run.phase, reason, evidence, _kept(run))
+
+
+def _of_some(run: Run) -> bool:
+    return run.story == "stop" and bool(run.plan.get("kept"))
+
+
+def _kept(run: Run) -> tuple[str, ...]:
+    """Labels of the services that a launch left alone."""
+    kept = run.plan.get("kept", ()) if run.story != "stop" else ()
+    return tuple(name or str(run.plan["spec"].get("kind") or "chat") for name in kept)
 
 
 def settle(run: Run) -> None:
@@ -60,9 +75,7 @@ def _looked_at(run: Run) -> str:
 def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "") -> None:
     """Inside a transaction: end the run, its open steps, its reservations; write the outcome to the audit trail."""
     now = timezone.now()
-    phases = dict(run.phases)
-    if run.phase in phases and "ended" not in phases[run.phase]:
-        phases[run.phase] = {**phases[run.phase], "ended": time.time()}
+    phases = times.left(run.phases, run.phase, now=time.time())
     Run.objects.filter(pk=run.pk).update(
         state=state,
         reason=reason,

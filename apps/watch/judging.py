@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from apps.facts.values import Container, GpuProcess, Unit
 
 GIB = 1 << 30
+FROM_OUTSIDE = (137, 143)  # exit codes of docker kill and docker stop
 SURE = 2  # looks that must agree before an alarm, where one look could be wrong
 
 
@@ -22,6 +23,10 @@ class RankWanted:
     job_id: str = (
         ""  # where the engine is a detached job of ours: a plain process, or `vllm serve` beside Ray's container
     )
+    service: str = ""  # whose rank it is
+    label: str = ""  # what people call that service
+    unit: str = ""  # where it was found as a unit's own process
+    healthy: bool = False  # Docker's own health check of its container is believed
 
 
 @dataclass(frozen=True)
@@ -48,19 +53,57 @@ class Conclusion:
     reason: str | None
     evidence: str
     sure: bool = True  # False: one more look before it is believed
+    services: Mapping[str, Conclusion] = field(default_factory=dict)  # of a deployment of several, each one's own
+    left: bool = False  # some of its ranks are up still, although it does not serve
 
     def to_json(self) -> dict[str, Any]:
-        return {"state": self.state, "reason": self.reason, "evidence": self.evidence}
+        said: dict[str, Any] = {"state": self.state, "reason": self.reason, "evidence": self.evidence}
+        return said | (
+            {"services": {name: one.to_json() for name, one in self.services.items()}} if self.services else {}
+        )
 
 
 def judge(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusion:
-    """The worst thing that is true, by fixed priority: rebooted or replaced, vanished, a lost rank, unreachable, serving."""
+    """The worst thing that is true of all services together. Where some serve and others do not, it is degraded and the evidence
+    names both."""
+    by_service: dict[str, list[RankWanted]] = {}
+    for rank in ranks:
+        by_service.setdefault(rank.service, []).append(rank)
+    if len(by_service) < 2:
+        return _judge_one(ranks, seen, ranks)
+    each = {service: _judge_one(own, seen, ranks) for service, own in by_service.items()}
+    labels = {service: own[0].label or service for service, own in by_service.items()}
+    return replace(_together(ranks, seen, each, labels), services=each)
+
+
+def _together(
+    ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen], each: Mapping[str, Conclusion], labels: Mapping[str, str]
+) -> Conclusion:
+    states = {one.state for one in each.values()}
+    if len(states) == 1 and states <= {"serving", "unreachable"}:
+        return next(iter(each.values()))
+    if states == {"lost"}:
+        return _judge_one(ranks, seen, ranks)
+    wrong = {service: one for service, one in each.items() if one.state in ("lost", "degraded")}
+    if not wrong:
+        return next(one for one in each.values() if one.state == "unreachable")
+    serving = [labels[service] for service, one in each.items() if one.state == "serving"]
+    said = [f"{labels[service]}: {one.evidence}" for service, one in wrong.items()]
+    if serving:
+        said.append(f"{_words(serving)} {'serves' if len(serving) == 1 else 'serve'} on.")
+    reasons = {one.reason for one in wrong.values()}
+    reason = "busy_or_hung" if reasons == {"busy_or_hung"} else "rank_lost"
+    return Conclusion("degraded", reason, " ".join(said), sure=all(one.sure for one in wrong.values()))
+
+
+def _judge_one(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen], everyone: Sequence[RankWanted]) -> Conclusion:
+    """Of one service, by fixed priority: rebooted or replaced, vanished, a lost rank, unreachable, unhealthy, serving."""
     gone = [rank for rank in ranks if _gone(rank, seen.get(rank.node))]
     rebooted = [rank for rank in gone if _rebooted(rank, seen[rank.node])]
     if rebooted:
-        return _after_reboot(ranks, rebooted, seen)
+        return replace(_after_reboot(ranks, rebooted, seen, everyone), left=len(gone) < len(ranks))
     if gone:
-        return _without_reboot(ranks, gone, seen)
+        return replace(_without_reboot(ranks, gone, seen, everyone), left=len(gone) < len(ranks))
     away = [seen[rank.node] for rank in ranks if rank.node in seen and seen[rank.node].reason]
     if away:
         first = away[0]
@@ -71,7 +114,18 @@ def judge(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Conclusi
             f"{names} did not answer: {first.evidence.strip()[:200] or first.reason}.",
             sure=False,
         )
+    sick = [
+        rank for rank in ranks if rank.healthy and rank.node in seen and _health(rank, seen[rank.node]) == "unhealthy"
+    ]
+    if sick:
+        return Conclusion(
+            "degraded", "busy_or_hung", f"Docker's health check calls {_containers(sick)} unhealthy.", sure=False
+        )
     return Conclusion("serving", None, "")
+
+
+def _health(rank: RankWanted, node: NodeSeen) -> str:
+    return next((c.health or "" for c in node.containers or () if c.name == rank.container), "")
 
 
 def _gone(rank: RankWanted, node: NodeSeen | None) -> bool:
@@ -79,6 +133,10 @@ def _gone(rank: RankWanted, node: NodeSeen | None) -> bool:
         return False
     if rank.job_id and (node.job_states or {}).get(rank.job_id) in ("exited", "lost", "missing"):
         return True  # over Ray the container stays up without the engine
+    if rank.unit and not rank.container:
+        return node.units is not None and not any(
+            unit.name == rank.unit and unit.active in ("active", "reloading") for unit in node.units
+        )
     return bool(rank.container) and node.containers is not None and not _stands(rank, node)
 
 
@@ -92,7 +150,10 @@ def _rebooted(rank: RankWanted, node: NodeSeen) -> bool:
 
 
 def _after_reboot(
-    ranks: Sequence[RankWanted], rebooted: Sequence[RankWanted], seen: Mapping[str, NodeSeen]
+    ranks: Sequence[RankWanted],
+    rebooted: Sequence[RankWanted],
+    seen: Mapping[str, NodeSeen],
+    everyone: Sequence[RankWanted],
 ) -> Conclusion:
     nodes = sorted({rank.node for rank in rebooted}, key=[rank.node for rank in ranks].index)
     everybody = len({rank.node for rank in ranks})
@@ -102,19 +163,22 @@ def _after_reboot(
     uptimes = [seen[name].uptime_s for name in nodes]
     known = [uptime for uptime in uptimes if uptime is not None]
     when = f" {_ago(max(known))}" if known else ""
-    replaced = [sentence for name in nodes if (sentence := _replacement(seen[name], ranks))]
+    replaced = [sentence for name in nodes if (sentence := _replacement(seen[name], everyone))]
     if replaced:
         return Conclusion("lost", "replaced", f"{who} rebooted{when}. {' '.join(replaced)}")
     return Conclusion("lost", "rebooted", f"{who} rebooted{when}; {_containers(rebooted)} did not come back.")
 
 
 def _without_reboot(
-    ranks: Sequence[RankWanted], gone: Sequence[RankWanted], seen: Mapping[str, NodeSeen]
+    ranks: Sequence[RankWanted],
+    gone: Sequence[RankWanted],
+    seen: Mapping[str, NodeSeen],
+    everyone: Sequence[RankWanted],
 ) -> Conclusion:
     replaced = [
         sentence
         for name in sorted({r.node for r in gone})
-        if (sentence := _replacement(seen[name], ranks, need_unit=True))
+        if (sentence := _replacement(seen[name], everyone, need_unit=True))
     ]
     emptied = [rank for rank in gone if _stands(rank, seen[rank.node])]
     if len(gone) == len(ranks) and not emptied:
@@ -124,9 +188,22 @@ def _without_reboot(
             )
         return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.", sure=False)
     away = [rank for rank in gone if rank not in emptied]
-    said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone"] if away else []
+    said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone{_how(away, seen)}"] if away else []
     said += [f"the engine of {_numbered([rank])} ended, its container is still up" for rank in emptied]
     return Conclusion("degraded", "rank_lost", f"{_words(said)}; one dead rank is a dead service.", sure=False)
+
+
+def _how(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> str:
+    """` (its container was stopped or killed, exit code 137)`: of one rank whose container is still there to tell."""
+    if len(ranks) != 1 or not ranks[0].container:
+        return ""
+    found = next((c for c in seen[ranks[0].node].containers or () if c.name == ranks[0].container), None)
+    if found is None or found.state not in ("exited", "dead") or found.exit_code is None:
+        return ""
+    if found.exit_code in FROM_OUTSIDE:
+        return f" (its container was stopped or killed from outside, exit code {found.exit_code})"
+    main = "Ray in its container" if ranks[0].job_id else "its container"
+    return f" ({main} ended with exit code {found.exit_code})"
 
 
 def _numbered(ranks: Sequence[RankWanted]) -> str:
@@ -156,7 +233,7 @@ def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool
 
 
 def _containers(ranks: Sequence[RankWanted]) -> str:
-    return _words([f"{rank.container or 'the engine process'} on {rank.node}" for rank in ranks])
+    return _words([f"{rank.container or rank.unit or 'the engine process'} on {rank.node}" for rank in ranks])
 
 
 def _words(names: Sequence[str]) -> str:

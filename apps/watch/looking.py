@@ -157,30 +157,55 @@ def _keep(node: Node, seen: NodeSeen) -> None:
 
 def judge_all(seen: Mapping[str, NodeSeen]) -> None:
     """Conclude for every deployment that was launched well and that no run is working on."""
-    for deployment in Deployment.objects.filter(archived_at=None).prefetch_related("ranks__node"):
-        ranks = [RankWanted(r.number, r.node.name, r.container, r.boot_id, r.job_id) for r in deployment.ranks.all()]
+    for deployment in Deployment.objects.filter(archived_at=None).prefetch_related("ranks__node", "ranks__revision"):
+        ranks = wanted_of(deployment)
         if not ranks or deployment.runs.filter(state__in=ACTIVE).exists() or not any(r.node in seen for r in ranks):
             continue
         attempt = newest_attempt(deployment)
-        if attempt is None or attempt.story == "stop" or attempt.state != "succeeded":
+        if attempt is None or attempt.story == "stop" or (attempt.state != "succeeded" and not attempt.kept):
             continue
         found = judge(ranks, seen)
         if found.state == "serving" and not all(rank.node in seen for rank in ranks):
             continue  # an earlier look still waits for a node: that is no proof that it answers
         _conclude(deployment.pk, found)
-        _stop_the_others(deployment)
+        _stop_the_others(deployment, [name for name, one in found.services.items() if one.left])
 
 
-def _stop_the_others(deployment: Deployment) -> None:
-    """One dead rank is a dead service: what is left of it only holds memory, and is stopped where the deployment wants it so.
-    Asked for at every look until it happened."""
+def wanted_of(deployment: Deployment) -> list[RankWanted]:
+    """The ranks of the last good launch, each with its service's name for people."""
+    rows = list(deployment.ranks.all())
+    labels = {one.service: one.label for one in rows[0].revision.spec.each} if rows else {}
+    return [
+        RankWanted(
+            row.number,
+            row.node.name,
+            row.container,
+            row.boot_id,
+            row.job_id,
+            service=row.service,
+            label=labels.get(row.service, row.service),
+            unit=row.unit,
+            healthy=bool(deployment.found),
+        )
+        for row in rows
+    ]
+
+
+def _stop_the_others(deployment: Deployment, left: Sequence[str]) -> None:
+    """One dead rank is a dead service: what is left of it only holds memory, and is stopped where the deployment wants it so; of
+    several services only those (`left`) of which something is. Asked for at every look until it happened. What was adopted is not
+    ours to stop."""
     deployment.refresh_from_db()
     if (deployment.state, deployment.reason, deployment.on_rank_lost) != ("degraded", "rank_lost", "stop"):
         return
+    several = bool(deployment.observed.get("services"))
+    if deployment.found or (several and not left):
+        return
+    only = tuple(left) if several else None
     try:
-        plan = runs.preview(WATCH, deployment, story="stop")
+        plan = runs.preview(WATCH, deployment, story="stop", only=only)
         why = f"A rank is lost. {deployment.evidence}"[:LONGEST_REASON]
-        runs.start(WATCH, deployment, story="stop", digest=plan.digest, reason=why, because="rank_lost")
+        runs.start(WATCH, deployment, story="stop", digest=plan.digest, reason=why, because="rank_lost", only=only)
     except Refused as no:
         log.info("what is left of %s is not stopped: %s", deployment.name, no.detail)
 

@@ -440,6 +440,12 @@ class LogView {
     return low;
   }
 
+  /* What its tab calls a rank: of several services their names. */
+  rankName(rank) {
+    this.names ??= new Map([...this.find("tabs").querySelectorAll("[data-rank]")].map((tab) => [Number(tab.dataset.rank), tab.textContent.trim()]));
+    return this.names.get(rank) ?? `rank ${rank}`;
+  }
+
   #row(line) {
     if (line.row && line.row.dataset.marked === String(this.marked === line.n)) return line.row;
     const row = document.createElement("div");
@@ -457,7 +463,7 @@ class LogView {
     time.textContent = clockOf(line.time);
     const who = document.createElement("span");
     who.className = "line-who";
-    who.textContent = line.rank !== null && line.rank !== undefined ? `rank ${line.rank}` : line.node || "sparkweb";
+    who.textContent = line.rank !== null && line.rank !== undefined ? this.rankName(line.rank) : line.node || "sparkweb";
     who.title = [line.node, line.step, line.stream].filter(Boolean).join(" · ");
     const text = document.createElement("span");
     text.className = "line-text";

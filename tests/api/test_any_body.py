@@ -22,6 +22,7 @@ SPEC: dict[str, Any] = {
     "gpu_memory_utilization": 0.8, "max_model_len": 1000, "reasoning_parser": "", "tool_call_parser": "",
     "attention_backend": "", "kv_cache_dtype": "", "arguments": ["--a"], "environment": [["A", "b"]],
     "secrets": [{"variable": "HF_TOKEN", "name": "hub"}], "os_floor_gib": 8, "smoke_max_tokens": 50,
+    "kind": "chat", "services": [{"service": "e", "kind": "embeddings", "model": "a/c", "model_path": "", "port": 30001, "nodes": ["x"]}],
 }  # fmt: skip
 BODIES: dict[str, dict[str, Any]] = {
     "credentials": {"name": "k", "private_key": "", "passphrase": ""},
@@ -29,6 +30,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "nodes/{node}/confirm": {"sha256": "SHA256:x"},
     "nodes/{node}/unlock": {"reason": "r"},
     "nodes/{node}/repin": {"sha256": "SHA256:x", "reason": "r"},
+    "nodes/{node}/adopt": {"name": "found", "things": [{"kind": "container", "name": "vllm_node"}], "reason": "r"},
     "deployments": {
         "name": "d", "recipe": "qwen3.5-122b-a10b-fp8", "nodes": ["spark-1a32", "spark-5be3"], "on_rank_lost": "stop", "reason": "",
         "spec": SPEC,
@@ -36,6 +38,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "deployments/{deployment}/revisions": {"nodes": ["spark-1a32", "spark-5be3"], "spec": {"port": 30001, "arguments": ["--a"]}, "reason": "r"},
     "deployments/{deployment}/plan": {"story": "launch", "clear": CLEAR},
     "deployments/{deployment}/launch": {"digest": "d", "reason": "r", "clear": CLEAR},
+    "recipes": {"name": "r", "description": "d", "nodes": 1, "spec": SPEC | {"cluster": "single"}, "note": "n"},
+    "recipes/import": {"text": "vllm serve a/b", "name": "n", "family": "command"},
+    "recipes/read": {"text": "vllm serve a/b", "family": ""},
+    "recipes/vllm-process/versions": {"name": "n", "description": "d", "nodes": 1, "spec": {"model": "a/b"}, "note": "", "seen": ""},
+    "recipes/vllm-process/duplicate": {"name": "n", "version": 1},
+    "recipes/vllm-process/decide": {"version": 1, "take": ["q1"], "leave": ["q2"], "reason": "r"},
+    "recipes/vllm-process/tested": {"version": 1, "tested_on": "x", "reason": "r"},
     "runs/{run}/cancel": {"reason": "r"},
     "explain": {"text": "t"},
 }  # fmt: skip

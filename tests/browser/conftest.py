@@ -66,10 +66,11 @@ SEED = """
 import json, time
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
-from tests.web.seed import seed
+from tests.web.seed import imported_recipes, seed
 from tests.web.conftest import browser_of
 from django.conf import settings
 made = seed()
+imported_recipes()
 cookies = {role: browser_of(person).cookies[settings.SESSION_COOKIE_NAME].value for role, person in made.people.items()}
 print(json.dumps({
     "cookie": settings.SESSION_COOKIE_NAME, "cookies": cookies, "loading": made.loading.pk, "failed_run": made.failed_run.pk, "head": made.head.pk,

@@ -17,7 +17,15 @@ EXPECTED = {
     "operator": OPERATE,
     "editor": EDIT,
     "admin": EDIT
-    | {"edit_people", "edit_credentials", "edit_host_keys", "edit_policies", "edit_tokens", "export_audit"},
+    | {
+        "approve_recipes",
+        "edit_people",
+        "edit_credentials",
+        "edit_host_keys",
+        "edit_policies",
+        "edit_tokens",
+        "export_audit",
+    },
 }
 
 

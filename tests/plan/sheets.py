@@ -31,6 +31,8 @@ GIB = 1 << 30
 TAKEN_AT = 1_780_000_000.0
 MODEL_PATH = "/models/Qwen3.5-122B-A10B-FP8"
 IMAGE = "hellohal2064/vllm-qwen3.5-gb10"
+SGLANG_IMAGE = "lmsysorg/sglang:spark"
+LLAMACPP_IMAGE = "ghcr.io/ggml-org/llama.cpp:server-cuda"
 IMAGE_ID = "sha256:b7e0" + "5" * 58 + "91"
 TOTAL = int(119.7 * GIB)
 
@@ -79,6 +81,22 @@ SMALL = ModelFolder(
         "max_position_embeddings": 40960,
     },
     weights_bytes=16_381_000_000,
+)
+
+GGUF_PATH = "/models/Qwen3-30B-A3B-GGUF/Qwen3-30B-A3B-Q4_K_M.gguf"
+GGUF = ModelFolder(
+    path="/models/Qwen3-30B-A3B-GGUF",
+    bytes=68_000_000_000,
+    shards=4,
+    shards_expected=4,
+    complete=True,
+    weights_bytes=68_000_000_000,
+    gguf=(
+        ("Qwen3-30B-A3B-BF16-00001-of-00002.gguf", 30_000_000_000),
+        ("Qwen3-30B-A3B-Q4_K_M.gguf", 18_600_000_000),
+        ("Qwen3-30B-A3B-Q5_K_M-00001-of-00002.gguf", 11_000_000_000),
+        ("Qwen3-30B-A3B-Q5_K_M-00002-of-00002.gguf", 10_700_000_000),
+    ),
 )
 
 
@@ -142,14 +160,19 @@ def spark(
         images=(
             Image(f"{IMAGE}:latest", IMAGE_ID, None, "arm64", 26_000_000_000),
             Image("vllm-node:latest", "sha256:" + "a" * 64, None, "arm64", 26_200_000_000),
+            Image(f"{SGLANG_IMAGE}", "sha256:" + "5" * 64, None, "arm64", 24_100_000_000),
+            Image(
+                LLAMACPP_IMAGE, "sha256:" + "1" * 64, None, "arm64", 3_900_000_000, entrypoint=("/app/llama-server",)
+            ),
         ),
         units=units,
         interfaces=_interfaces(octet, management),
         fabric=_hcas(),
         listeners=(Listener("0.0.0.0", 22), *listeners),
-        models=(MODEL, SMALL),
+        models=(MODEL, SMALL, GGUF),
         software=(
             Software(f"image:{IMAGE}", {"vllm": "0.17.1rc1", "ray": "2.49.0", "torch": "2.9.1"}, "12.1a", IMAGE_ID),
+            Software(f"image:{SGLANG_IMAGE}", {"sglang": "0.5.9", "torch": "2.9.1"}, "12.1a", "sha256:" + "5" * 64),
         ),
         privileges=Privileges("all", True, True, True),
         internet=management is not None,
@@ -345,5 +368,87 @@ def tiny(**changes: Any) -> Spec:
         max_model_len=512,
         arguments=("--enforce-eager", "--kv-cache-memory-bytes", "33554432", "--max-num-seqs", "4"),
         environment=(("VLLM_NO_USAGE_STATS", "1"),),
+    )
+    return replace(made, **changes)
+
+
+def sglang(**changes: Any) -> Spec:
+    """The story's model on SGLang, over both Sparks."""
+    made = replace(
+        qwen35(),
+        engine="sglang",
+        cluster="native",
+        image=SGLANG_IMAGE,
+        container="sglang-qwen35",
+        attention_backend="triton",
+        gpu_memory_utilization=0.8,
+    )
+    return replace(made, **changes)
+
+
+BF16_PATH = "/models/Qwen3.5-122B-A10B"
+BF16 = replace(
+    MODEL, path=BF16_PATH, bytes=244_600_000_000, weights_bytes=244_500_000_000, shards=52, shards_expected=52
+)
+
+
+def rtx() -> dict[str, Sheet]:
+    """The x86 server of the story: four RTX PRO 6000 with memory of their own, in an LXC container without Docker, SGLang in a
+    virtual environment."""
+    box = plain("pro6000")
+    assert box.machine
+    gpus = tuple(
+        Gpu(at, "NVIDIA RTX PRO 6000 Blackwell Server Edition", memory_total_mib=97887, memory_used_mib=0)
+        for at in range(4)
+    )
+    made = replace(
+        box,
+        machine=replace(box.machine, os="Ubuntu 24.04.3 LTS", virtualization="lxc"),
+        memory=Memory(256 * GIB, 200 * GIB, 240 * GIB, 40 * GIB, 0, 0, 0),
+        gpus=Gpus("580.95.05", "13.0", gpus),
+        models=(BF16, GGUF),
+        software=(Software("venv:/opt/sglang", {"sglang": "0.5.9", "torch": "2.9.1", "transformers": "5.0.0"}),),
+    )
+    return {"pro6000": made}
+
+
+MTP = ("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1")
+
+
+def rtx_sglang(**changes: Any) -> Spec:
+    """SGLang as a plain process of a virtual environment, with the model's own draft head (MTP)."""
+    made = Spec(
+        name="qwen3.5-122b-bf16",
+        model="Qwen/Qwen3.5-122B-A10B",
+        model_path=BF16_PATH,
+        nodes=("pro6000",),
+        engine="sglang",
+        runtime="process",
+        cluster="single",
+        executable="/opt/sglang/bin/python3",
+        tensor_parallel=4,
+        gpu_memory_utilization=0.85,
+        max_model_len=131072,
+        attention_backend="triton",
+        reasoning_parser="qwen3",
+        tool_call_parser="qwen3_coder",
+        arguments=(*MTP, "--speculative-num-draft-tokens", "4"),
+    )
+    return replace(made, **changes)
+
+
+def gguf(**changes: Any) -> Spec:
+    """llama.cpp's own image on one Spark."""
+    made = Spec(
+        name="qwen3-30b",
+        model="Qwen/Qwen3-30B-A3B",
+        model_path=GGUF_PATH,
+        nodes=("spark-5be3",),
+        engine="llamacpp",
+        cluster="single",
+        image=LLAMACPP_IMAGE,
+        port=8080,
+        max_model_len=65536,
+        arguments=("--parallel", "4"),
     )
     return replace(made, **changes)

@@ -12,13 +12,14 @@ from apps.diagnosis.findings.holders import holders
 from apps.facts.values import GpuProcess
 from apps.plan import options
 from apps.plan.commands import docker
-from apps.plan.engines import vllm
+from apps.plan.engines import ranks, vllm
+from apps.plan.engines.argument import Argument
 from apps.plan.engines.site import Site, gpus_of, sites
 from apps.plan.stories import launch
 from tests.plan.sheets import GIVEN, OLD_STACK, pair, qwen35, servers
 
 
-def by_flag(spec: object, **where: object) -> dict[str, vllm.Argument]:
+def by_flag(spec: object, **where: object) -> dict[str, Argument]:
     return {argument.flag: argument for argument in vllm.arguments(spec, **where)}  # type: ignore[arg-type]
 
 
@@ -66,7 +67,7 @@ def test_a_negative_number_is_a_value_and_no_option() -> None:
     ],
 )
 def test_a_hub_snapshot_needs_its_blobs(path: str, shown: str) -> None:
-    assert vllm.mount_of(path) == shown
+    assert ranks.mount_of(path) == shown
 
 
 def place() -> Site:

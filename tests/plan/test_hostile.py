@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.plan.commands import docker
-from apps.plan.engines import vllm
+from apps.plan.engines import ranks, vllm
 from apps.plan.engines.site import Site, sites
 from apps.plan.printing import script, story
 from apps.plan.spec import Clear, Given, Spec, validate
@@ -120,7 +120,7 @@ def expected_run(spec: Spec, place: Site, command: tuple[str, ...]) -> list[str]
     words = ["docker", "run", "-d", "--name", place.container, "--gpus", "all", "--network", "host", "--ipc", "host"]
     words += ["--device", "/dev/infiniband", "--cap-add", "IPC_LOCK", "--ulimit", "memlock=-1:-1", *docker.LOGGED]
     if spec.model_path:
-        words += ["-v", f"{vllm.mount_of(spec.model_path)}:{vllm.mount_of(spec.model_path)}:ro"]
+        words += ["-v", f"{ranks.mount_of(spec.model_path)}:{ranks.mount_of(spec.model_path)}:ro"]
     else:
         words += ["-v", "/home/aurora/.cache/huggingface:/root/.cache/huggingface"]
     for name, value in vllm.environment(spec, place):
@@ -179,7 +179,12 @@ def test_serving_by_ray_and_as_a_process(stage: Path) -> None:
         place = replace(places(qwen35())[0], node="box", fabric=None)
         step = next(step for made in vllm.stages(alone, (place,), GIVEN) for step in made.steps if step.kind == "serve")
         pairs = [f"{key}={text}" for key, text in vllm.environment(alone, place)]
-        expected = ["env", *pairs, *vllm.serve_words(alone, program="/opt/venv/bin/vllm").words]
+        expected = [
+            "env",
+            f"PATH=/opt/venv/bin:{stage / 'bin'}",
+            *pairs,
+            *vllm.serve_words(alone, program="/opt/venv/bin/vllm").words,
+        ]
         assert played(step.script, stage) == [expected]
 
 

@@ -82,7 +82,10 @@ def test_where_there_is_room_only_port_and_name_must_be_others() -> None:
     spec = qwen35(name="second", gpu_memory_utilization=0.1, nodes=(HEAD,), tensor_parallel=1, cluster="single")
     small = replace(RANK, memory_bytes=20 * GIB)
     (found,) = [one for one in on(planned(spec, on_head(small, used_gib=26), SERVING)) if one.deployment]
-    assert found.remedy == "Stop qwen3.5-122b first, or choose another port and another container name."
+    assert found.remedy == (
+        "Stop qwen3.5-122b first, or choose another port and another container name: port 30001 is free."
+    )
+    assert found.change == {"port": 30001}
     beside = replace(spec, port=30001, container="other")
     plan = planned(beside, on_head(small, used_gib=26), SERVING)
     assert not [one for one in plan.problems if one.deployment]
@@ -99,7 +102,7 @@ def test_strangers_are_asked_for_beside_it_and_alone_where_that_is_enough() -> N
     )
     big, little = replace(OLD_STACK[0], memory_bytes=95 * GIB), replace(RANK, memory_bytes=5 * GIB)
     sheet = on_head(big, little, used_gib=106, listeners=())
-    assert [one.name for one in on(planned(WANTED, sheet, SERVING))] == ["memory_held"]
+    assert [one.name for one in on(planned(replace(WANTED, cluster_port=6380), sheet, SERVING))] == ["memory_held"]
 
 
 def test_a_consent_for_its_container_is_refused_and_becomes_no_step() -> None:

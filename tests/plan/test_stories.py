@@ -18,7 +18,20 @@ from apps.plan.step import Plan
 from apps.plan.stories import clear, launch, probe, relaunch, restore, stop
 from apps.shell import Secret
 from tests.plan import sheets
-from tests.plan.sheets import CONSENT, CONSENTED, GIVEN, pair, plain, qwen35, servers, tiny
+from tests.plan.sheets import (
+    CONSENT,
+    CONSENTED,
+    GIVEN,
+    gguf,
+    pair,
+    plain,
+    qwen35,
+    rtx,
+    rtx_sglang,
+    servers,
+    sglang,
+    tiny,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -67,6 +80,17 @@ def command() -> Spec:
     )
 
 
+def command_in_docker() -> Spec:
+    return replace(
+        command(),
+        nodes=("spark-5be3",),
+        runtime="docker",
+        image="vllm-node",
+        model_path=sheets.SMALL.path,
+        arguments=("python3", "-m", "some.server", "--port", "31000"),
+    )
+
+
 def rebooted() -> dict[str, sheets.Sheet]:
     made = pair()
     for node, sheet in made.items():
@@ -88,11 +112,35 @@ STORIES: dict[str, Callable[[], Plan]] = {
     "launch-single": lambda: launch(single(), pair(busy=False), given=GIVEN),
     "launch-process": lambda: launch(tiny(), {"box": plain()}, given=GIVEN),
     "launch-command": lambda: launch(command(), {"box": plain()}, given=GIVEN),
+    "launch-command-docker": lambda: launch(
+        command_in_docker(), {"spark-5be3": pair(busy=False)["spark-5be3"]}, given=GIVEN
+    ),
+    "launch-sglang": lambda: launch(sglang(), pair(busy=False), given=GIVEN),
+    "launch-sglang-single": lambda: launch(
+        sglang(
+            model="Qwen/Qwen3-8B",
+            model_path=sheets.SMALL.path,
+            nodes=("spark-5be3",),
+            tensor_parallel=1,
+            attention_backend="",
+            max_model_len=32768,
+        ),
+        pair(busy=False),
+        given=GIVEN,
+    ),
+    "launch-sglang-process": lambda: launch(rtx_sglang(), rtx(), given=GIVEN),
+    "launch-llamacpp": lambda: launch(gguf(), pair(busy=False), given=GIVEN),
+    "launch-llamacpp-process": lambda: launch(
+        gguf(nodes=("pro6000",), runtime="process", executable="/opt/llama.cpp/bin/llama-server"), rtx(), given=GIVEN
+    ),
     "launch-serves-already": lambda: launch(qwen35(), served(), given=replace(GIVEN, healthy=True)),
     "relaunch-rebooted": lambda: relaunch(qwen35(), rebooted(), given=DISABLED),
     "relaunch-process": lambda: relaunch(tiny(), {"box": plain()}, given=GIVEN),
+    "relaunch-sglang": lambda: relaunch(sglang(), pair(busy=False), given=GIVEN),
     "relaunch-serves-already": lambda: relaunch(qwen35(), served(), given=replace(GIVEN, healthy=True)),
     "stop-ray": lambda: stop(qwen35(), served(), given=GIVEN),
+    "stop-sglang": lambda: stop(sglang(), pair(busy=False), given=GIVEN),
+    "stop-sglang-process": lambda: stop(rtx_sglang(), rtx(), given=GIVEN),
     "stop-process": lambda: stop(tiny(), {"box": plain()}, given=GIVEN),
     "stop-without-sheets": lambda: stop(qwen35(), {}, given=GIVEN),
     "clear": lambda: clear(("spark-1a32", "spark-5be3"), pair(), given=Given(clear=CONSENT)),
@@ -203,6 +251,10 @@ def with_head(**changes: object) -> dict[str, sheets.Sheet]:
     return made
 
 
+def with_software(*found: Software) -> dict[str, sheets.Sheet]:
+    return {node: replace(sheet, software=found) for node, sheet in pair(busy=False).items()}
+
+
 def without_interfaces(prefix: str) -> dict[str, sheets.Sheet]:
     found = pair(busy=False)["spark-1a32"].interfaces or ()
     return with_head(interfaces=tuple(one for one in found if not one.name.startswith(prefix)))
@@ -267,6 +319,81 @@ REFUSALS: dict[str, tuple[Spec, dict[str, sheets.Sheet]]] = {
     "flashinfer with GDN layers": (qwen35(attention_backend="flashinfer"), pair(busy=False)),
     "tensor parallel and nodes differ": (qwen35(tensor_parallel=4), pair(busy=False)),
     "heads can't be split": (qwen35(tensor_parallel=3), pair(busy=False)),
+    "heads can't be split on SGLang": (
+        replace(rtx_sglang(), tensor_parallel=3),
+        rtx(),
+    ),
+    "KV heads can't be split": (
+        qwen35(),
+        {
+            node: replace(
+                sheet,
+                models=(
+                    replace(
+                        sheet.models[0],
+                        config={
+                            **sheets.QWEN35,
+                            "text_config": {**sheets.QWEN35["text_config"], "num_key_value_heads": 3},
+                        },
+                    ),
+                ),
+            )
+            for node, sheet in pair(busy=False).items()
+            if sheet.models
+        },
+    ),
+    "more ranks than GPUs": (rtx_sglang(tensor_parallel=8), rtx()),
+    "more GPUs than there are for llama.cpp": (gguf(tensor_parallel=2), pair(busy=False)),
+    "SGLang left to choose its attention with GDN layers": (sglang(attention_backend=""), pair(busy=False)),
+    "SGLang with flashinfer and GDN layers": (sglang(attention_backend="flashinfer"), pair(busy=False)),
+    "SGLang too old": (
+        sglang(),
+        with_software(Software(f"image:{sheets.SGLANG_IMAGE}", {"sglang": "0.5.7", "torch": "2.9.1"})),
+    ),
+    "no SGLang in the image": (
+        sglang(image=sheets.IMAGE),
+        with_software(Software(f"image:{sheets.IMAGE}", {"vllm": "0.17.1", "torch": "2.9.1"}, None, sheets.IMAGE_ID)),
+    ),
+    "no SGLang in the environment": (
+        rtx_sglang(),
+        {
+            "pro6000": replace(
+                rtx()["pro6000"], software=(Software("venv:/opt/sglang", {"vllm": "0.17.1", "torch": "2.9.1"}),)
+            )
+        },
+    ),
+    "GGUF file missing": (gguf(model_path="/models/Qwen3-30B-A3B-GGUF/Qwen3-30B-A3B-Q8_0.gguf"), pair(busy=False)),
+    "GGUF part missing": (
+        gguf(model_path="/models/Qwen3-30B-A3B-GGUF/Qwen3-30B-A3B-BF16-00001-of-00002.gguf"),
+        pair(busy=False),
+    ),
+    "fields that SGLang does not know": (
+        sglang(kv_cache_dtype="fp8", cluster="ray", executable="/opt/venv/bin/vllm"),
+        pair(busy=False),
+    ),
+    "fields that llama.cpp does not know": (
+        gguf(
+            model_path="/models/Qwen3-8B",
+            nodes=("spark-1a32", "spark-5be3"),
+            cluster="ray",
+            reasoning_parser="qwen3",
+            tool_call_parser="hermes",
+            attention_backend="triton",
+            gpu_memory_utilization=0.8,
+            kv_cache_dtype="fp8",
+            arguments=("stray",),
+        ),
+        pair(busy=False),
+    ),
+    "a command that leaves its fields": (
+        replace(command(), executable="/opt/server/run", nodes=("spark-1a32", "spark-5be3"), cluster="native"),
+        pair(busy=False),
+    ),
+    "the smallest can't hold its part": (
+        qwen35(gpu_memory_utilization=None),
+        with_head(memory=replace(HEAD.memory, total_bytes=60 << 30, available_bytes=56 << 30)),
+    ),
+    "one port for two things": (qwen35(cluster_port=30000), pair(busy=False)),
     "no fabric address": (qwen35(), without_interfaces("en")),
     "link-local fabric": (qwen35(), link_local()),
     "one twin down": (qwen35(), half_up()),

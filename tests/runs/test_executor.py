@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
+from apps.plan.step import Plan, Stage, Step
+from apps.plan.stories import launch
 from apps.remote.jobs import JobNotStarted
 from apps.remote.nodelock import NodeHeld
-from apps.remote.transport import CannotReach, JobLook
+from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed, JobLook
 from apps.runs import executor
 from apps.runs.executor import Executor
-from tests.runs.memory import MemoryDoors, MemoryJournal, served_on
+from apps.shell import Secret
+from tests.plan.sheets import GIVEN, pair, qwen35, sglang
+from tests.runs.memory import MemoryDoors, MemoryJournal, MemoryNode, served_on
 
 CANCEL_STARTS_S = 5.0  # the promise, with 64 ranks followed
 
@@ -22,9 +27,9 @@ CANCEL_STARTS_S = 5.0  # the promise, with 64 ranks followed
 class Working:
     """An executor at work in a thread, as in a worker."""
 
-    def __init__(self, nodes: int, **spec: object) -> None:
-        names = [f"spark-{number}" for number in range(nodes)]
-        self.plan = served_on(names, **spec)
+    def __init__(self, nodes: int, plan: Plan | None = None, **spec: object) -> None:
+        names = list(plan.nodes) if plan else [f"spark-{number}" for number in range(nodes)]
+        self.plan = plan or served_on(names, **spec)
         self.journal, self.doors = MemoryJournal(self.plan), MemoryDoors(names)
         self.made = Executor(self.plan, self.journal, self.doors, run_id=1, code="abc", environment_of=lambda _: {})  # type: ignore[arg-type]
         self.over = threading.Event()
@@ -49,8 +54,8 @@ class Working:
 
 
 @contextmanager
-def working(nodes: int, **spec: object) -> Iterator[Working]:
-    made = Working(nodes, **spec)
+def working(nodes: int, plan: Plan | None = None, **spec: object) -> Iterator[Working]:
+    made = Working(nodes, plan, **spec)
     try:
         yield made
     finally:
@@ -257,3 +262,110 @@ def test_who_takes_a_run_over_at_its_very_end_gives_back_what_the_other_held() -
         assert heir.work(time.monotonic() + 5)
         assert run.journal.ends == [("succeeded", None, "")] and run.doors.held == set()
         heir.close()
+
+
+def ray_head() -> Plan:
+    """What follows a Ray head of one node, from its own planner: the container's log, whose exit code is the container's own,
+    and `vllm serve` by `docker exec`."""
+    spec = qwen35(nodes=("spark-1a32",), tensor_parallel=1, gpu_memory_utilization=0.5)
+    made = launch(spec, pair(busy=False), given=GIVEN)
+    kept = [step for stage in made.stages for step in stage.steps if step.kind in ("serve", "ready")]
+    kept = [replace(step, every_s=0.05) if step.kind == "ready" else step for step in kept]
+    return replace(made, stages=(Stage("Serve", "loading", tuple(kept)),), spec={**made.spec, "on_rank_lost": "report"})
+
+
+@pytest.mark.parametrize(
+    ("ends", "reason", "words"),
+    [
+        ({"serve.engine.spark-1a32": 137}, "exited", "Serve ended with 137"),
+        (
+            {"cluster.ray-head-log.spark-1a32": 1, "serve.engine.spark-1a32": 137},
+            "ray_ended",
+            "Ray in vllm-qwen35-r0 on spark-1a32 ended with 1",
+        ),
+        (
+            {"cluster.ray-head-log.spark-1a32": 137, "serve.engine.spark-1a32": 137},
+            "container_killed",
+            "vllm-qwen35-r0 on spark-1a32 was stopped or killed from outside, exit code 137",
+        ),
+    ],
+    ids=["serve alone", "Ray alone", "the container"],
+)
+def test_the_three_ends_of_a_ray_head_have_three_names(
+    monkeypatch: pytest.MonkeyPatch, ends: dict[str, int], reason: str, words: str
+) -> None:
+    codes: dict[str, int] = {}
+
+    def look(node: MemoryNode, asked: Sequence[tuple[str, int]], *, limit: int = 0) -> list[JobLook]:
+        return [
+            JobLook(job, "exited" if job in codes else "running", b"", offset, codes.get(job), None, pid=7)
+            for job, offset in asked
+        ]
+
+    monkeypatch.setattr(MemoryNode, "look", look)
+    monkeypatch.setattr(Executor, "_ask", lambda *_: HttpFailed("refused", "nothing listens"))
+    with working(0, plan=ray_head()) as made:
+        made.until(lambda: all(made.journal.job_id(key) for key in ends))
+        codes.update({made.journal.job_id(key): code for key, code in ends.items()})
+        assert made.over.wait(20)
+        assert made.journal.ends[0][:2] == ("failed", reason), made.journal.ends
+        assert words in made.journal.ends[0][2]
+
+
+def test_ranks_that_never_find_each_other_are_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's logs stop in the middle of their meeting: that is known before an ordinary load would be called stalled."""
+    monkeypatch.setattr(executor, "MEETING_SILENCE_S", 0.5)
+    said = b"[2026-08-27 11:00:02 TP0] Init torch distributed begin.\n[2026-08-27 11:00:04 TP0] sglang is using nccl==2.28.3\n"
+
+    def look(node: MemoryNode, asked: Sequence[tuple[str, int]], *, limit: int = 0) -> list[JobLook]:
+        return [JobLook(job, "running", said[offset:], len(said), None, None, pid=7) for job, offset in asked]
+
+    monkeypatch.setattr(MemoryNode, "look", look)
+    monkeypatch.setattr(Executor, "_ask", lambda *_: HttpFailed("refused", "nothing listens"))
+    plan = launch(sglang(), pair(busy=False), given=GIVEN)
+    kept = [step for stage in plan.stages for step in stage.steps if step.kind in ("serve", "ready")]
+    kept = [replace(step, every_s=0.05) if step.kind == "ready" else step for step in kept]
+    stages = (Stage("Serve", "loading", tuple(kept)),)
+    with working(0, plan=replace(plan, stages=stages, spec={**plan.spec, "on_rank_lost": "report"})) as made:
+        assert made.over.wait(20)
+        assert made.journal.ends[0][:2] == ("failed", "nccl_init_hang"), made.journal.ends
+        assert "look for each other" in made.journal.ends[0][2]
+
+
+ASK = Executor._ask  # before the fixture takes it away
+
+
+def test_the_apis_own_key_is_shown_to_it_and_stands_in_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Mapping[str, str]] = []
+
+    def http(node: MemoryNode, method: str, url: str, *, headers: Mapping[str, str], **_: object) -> HttpAnswer:
+        seen.append(headers)
+        return HttpAnswer(503, {}, b"")
+
+    monkeypatch.setattr(MemoryNode, "http", http, raising=False)
+    monkeypatch.setattr(Executor, "_ask", ASK)
+    spec = qwen35(secrets=(Secret("VLLM_API_KEY", "api"), Secret("HF_TOKEN", "hub")))
+    plan = launch(spec, pair(busy=False), given=GIVEN)
+    asking = [step for stage in plan.stages for step in stage.steps if step.kind in ("ready", "smoke")]
+    assert [step.secrets for step in asking] == [(Secret("VLLM_API_KEY", "api"),)] * 2
+    made = Executor(
+        plan, MemoryJournal(plan), MemoryDoors(plan.nodes), run_id=1, code="abc",
+        environment_of=lambda step: {one.variable: "k3y" for one in step.secrets},
+    )  # type: ignore[arg-type]  # fmt: skip
+    for step in asking:
+        made._ask(step.node, step)
+    made.close()
+    assert [headers["Authorization"] for headers in seen] == ["Bearer k3y"] * 2
+    assert "k3y" not in str(plan.to_json())
+
+
+def test_health_is_no_list_of_models() -> None:
+    """llama.cpp lists its model before it can answer; SGLang says 503 while it warms up."""
+    health = Step("h", "n", "t", "ready", url="http://127.0.0.1:1/health", model="m", gate={"name": "health"})
+    models = replace(health, url="http://127.0.0.1:1/v1/models", gate={})
+    named = HttpAnswer(200, {}, b'{"object":"list","data":[{"id":"m","object":"model"}]}')
+    loading = HttpAnswer(503, {}, b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}')
+    assert executor._is_ready(health, HttpAnswer(200, {}, b'{"status":"ok"}'))
+    assert executor._is_ready(models, named) and not executor._is_ready(models, loading)
+    assert not executor._is_ready(health, loading)
+    assert not executor._is_ready(replace(models, model="another"), named)

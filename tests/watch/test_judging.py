@@ -127,3 +127,62 @@ def test_who_starts_by_a_policy_of_docker_is_no_units():
     policy = node("spark-1a32", boot="boot-c", running=("grafana", "prometheus"), units=(CLUSTER,))
     found = judge(RANKS, both(policy, node("spark-5be3", boot="boot-d")))
     assert found.evidence.endswith("On spark-1a32, grafana and prometheus run there now.")
+
+
+THREE = tuple(
+    RankWanted(number, "spark-1a32", f"glm-{label}-r0", "boot-a", service=service, label=label)
+    for number, (service, label) in enumerate((("", "chat"), ("embeddings", "embeddings"), ("reranker", "reranker")))
+)
+NAMES = ("glm-chat-r0", "glm-embeddings-r0", "glm-reranker-r0")
+
+
+def three(*running: str, boot: str = "boot-a", **more) -> dict[str, NodeSeen]:
+    return {"spark-1a32": node("spark-1a32", boot=boot, running=running, **more)}
+
+
+@pytest.mark.parametrize(
+    ("seen", "state", "reason", "said"),
+    [
+        (three(*NAMES), "serving", None, ""),
+        (
+            three(*NAMES[:2]),
+            "degraded",
+            "rank_lost",
+            "reranker: glm-reranker-r0 on spark-1a32 gone without a reboot. chat and embeddings serve on.",
+        ),
+        (three(NAMES[1]), "degraded", "rank_lost", "embeddings serves on."),
+        (three(), "lost", "vanished", "glm-chat-r0 on spark-1a32, glm-embeddings-r0 on spark-1a32 and"),
+        (three(boot="boot-c"), "lost", "rebooted", "spark-1a32 rebooted 24 min ago"),
+        ({"spark-1a32": NodeSeen("spark-1a32", 1.0, reason="no_route")}, "unreachable", "no_route", "did not answer"),
+    ],
+)
+def test_services_are_judged_each_for_itself(seen, state, reason, said):
+    found = judge(THREE, seen)
+    assert (found.state, found.reason) == (state, reason) and said in found.evidence
+    assert set(found.services) == {"", "embeddings", "reranker"} == set(found.to_json()["services"])
+
+
+def test_of_a_service_with_ranks_left_it_is_said():
+    """on_rank_lost is about the ranks of one service: those of the others are nothing that is left of it."""
+    ranks = (*THREE[:2], RankWanted(2, "spark-1a32", "a-r0", "boot-a", service="reranker", label="reranker"))
+    ranks += (RankWanted(3, "spark-5be3", "a-r1", "boot-b", service="reranker", label="reranker"),)
+    seen = both(node("spark-1a32", boot="boot-a", running=(*NAMES[:2], "a-r0")), node("spark-5be3", boot="boot-b"))
+    found = judge(ranks, seen)
+    assert {name: one.left for name, one in found.services.items()} == {
+        "": False,
+        "embeddings": False,
+        "reranker": True,
+    }
+    assert found.state == "degraded" and "rank 3 on spark-5be3 is gone" in found.evidence
+
+
+def test_a_unit_found_as_a_plain_process_and_a_container_that_is_unhealthy():
+    unit = RankWanted(0, "box", "", "b", unit="vllm.service", healthy=True)
+    up = Unit(name="vllm.service", active="active")
+    assert judge((unit,), {"box": node("box", boot="b", units=(up,))}).state == "serving"
+    found = judge((unit,), {"box": node("box", boot="b", units=(replace(up, active="failed"),))})
+    assert (found.state, found.reason) == ("lost", "vanished") and "vllm.service on box" in found.evidence
+    rank = RankWanted(0, "box", "vllm_node", "b", healthy=True)
+    sick = replace(node("box", boot="b"), containers=(Container("vllm_node", state="running", health="unhealthy"),))
+    assert judge((rank,), {"box": sick}).state == "degraded"
+    assert judge((replace(rank, healthy=False),), {"box": sick}).state == "serving"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from django.utils import timezone
@@ -20,6 +21,7 @@ from apps.facts.values import Container, Memory
 from apps.inventory import services as inventory
 from apps.inventory.models import Node, SheetRow
 from apps.people.models import User
+from apps.recipes import services as recipes
 from apps.recipes.models import Recipe
 from apps.recipes.services import current_version, load_shipped
 from apps.runs import heartbeat, settling
@@ -32,6 +34,7 @@ from tests.plan import sheets
 
 EDITOR = Actor("person", 1, "ed1", "editor")
 OPERATOR = Actor("person", 2, "op1", "operator")
+SECOND_EDITOR = Actor("person", 3, "grace", "editor")
 GIB = 1 << 30
 TOKEN = "the seed's lease"
 SHARDS = 39
@@ -154,6 +157,28 @@ def look(
 def memory(used_gib: float) -> Memory:
     available = sheets.TOTAL - int(used_gib * GIB)
     return Memory(sheets.TOTAL, max(0, available - 2 * GIB), available, 2 * GIB)
+
+
+CASES = Path(__file__).parents[1] / "recipes" / "cases"
+
+
+def imported_recipes() -> None:
+    """One that waits for many decisions, and one in two versions with a further service."""
+    recipes.import_text(EDITOR, text=(CASES / "sparkrun" / "05-hooks-and-mods.yaml").read_text())
+    text = (CASES / "sparkweb" / "01-own.yaml").read_text()
+    made = recipes.import_text(EDITOR, text=text)
+    version = current_version(made)
+    recipes.mark_used(version)
+    body = {**version.body, "port": 30010, "arguments": ["--max-num-seqs", "32", "--enable-prefix-caching"]}
+    recipes.edit(
+        SECOND_EDITOR,
+        made,
+        name=made.name,
+        description=made.description,
+        world_size=1,
+        body=body,
+        note="more sequences at once",
+    )
 
 
 def create(name: str, *, nodes: list[str], container: str, port: int = 30000) -> Deployment:
@@ -348,7 +373,7 @@ def seed() -> Seeded:
     look(head, memory(104), sheets.OLD_STACK)
     look(second, memory(17.6), power=9, temp=41)
 
-    lost = create("qwen3.5-122b", nodes=["spark-1a32", "spark-5be3"], container="vllm-qwen35")
+    lost = create("qwen3.5-122b", nodes=["spark-1a32", "spark-5be3"], container="vllm-qwen35", port=30001)
     good = started(EDITOR, lost, "launch", "util 0.85, OOM killer of Ray off", minutes_ago=170)
     play(good, until="", done=(39, 39))
     Run.objects.filter(pk=good.pk).update(outcome={"smoke": {"verdict": "passed", "budget": 400, "seconds": 6.2}})
@@ -382,7 +407,7 @@ def seed() -> Seeded:
     finish(served, "succeeded")
     ranks_of(serving, served)
 
-    failed = create("qwen3.5-122b-big", nodes=["spark-1a32", "spark-5be3"], container="vllm-big")
+    failed = create("qwen3.5-122b-big", nodes=["spark-1a32", "spark-5be3"], container="vllm-big", port=30002)
     failed_run = started(OPERATOR, failed, "launch", "longer contexts", minutes_ago=42)
     play(failed_run, until="ready", done=(39, 39))
     failed_run.refresh_from_db()
@@ -400,8 +425,8 @@ def seed() -> Seeded:
     recorder.finish(ready.key, "failed", reason="oom_gpu", evidence=evidence)
     finish(failed_run, "failed", reason="oom_gpu", evidence=evidence)
 
-    draft = create("qwen3.5-122b-trial", nodes=["spark-1a32", "spark-5be3"], container="vllm-trial")
-    relaunch = create("qwen3.5-122b-now", nodes=["spark-1a32", "spark-5be3"], container="vllm-now")
+    draft = create("qwen3.5-122b-trial", nodes=["spark-1a32", "spark-5be3"], container="vllm-trial", port=30003)
+    relaunch = create("qwen3.5-122b-now", nodes=["spark-1a32", "spark-5be3"], container="vllm-now", port=30004)
     loading = started(OPERATOR, relaunch, "launch", "Sparks were rebooted for the firmware update", minutes_ago=6.35)
     play(loading, until="ready")
     loading.refresh_from_db()

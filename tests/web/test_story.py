@@ -408,3 +408,27 @@ def test_a_database_that_is_full_is_not_called_our_mistake(
     client.raise_request_exception = False
     response = client.get(f"/runs/{seeded.loading.pk}")
     assert response.status_code == 503 and "full, locked" in response.content.decode()
+
+
+def test_what_the_engine_is_told_stands_on_the_plan_with_whose_it_is(
+    seeded: story.Seeded, signed_in: Callable[[str], Client]
+) -> None:
+    page = signed_in("operator").get(f"/deployments/{seeded.draft.pk}/plan?story=launch").content.decode()
+    assert "What the engine is told" in page and "of them ours" in page
+    row = page[page.index("<code>--distributed-executor-backend</code>") :].partition("</tr>")[0]
+    assert "<code>ray</code>" in row and ">ours<" in row and "the ranks are Ray workers" in row
+    row = page[page.index("<code>VLLM_HOST_IP</code>") :].partition("</tr>")[0]
+    assert "spark-1a32" in row and "192.168.200.12" in row
+
+
+def test_fields_that_an_engine_has_no_use_for_are_not_taken(
+    seeded: story.Seeded, signed_in: Callable[[str], Client]
+) -> None:
+    asked = {"name": "gguf", "recipe": "none", "nodes": "spark-5be3", "engine": "llamacpp", "runtime": "docker"}
+    asked |= {"model": "a/b", "model_path": "/models/x/y.gguf", "image": "i", "gpu_memory_utilization": "0.85"}
+    asked |= {"cluster": "ray", "attention_backend": "flashinfer", "port": "", "tensor_parallel": ""}
+    answer = signed_in("admin").post("/deployments/new", asked)
+    assert answer.status_code == 302, answer.content.decode()[:2000]
+    body = Deployment.objects.get(name="gguf").revision.body
+    assert (body["cluster"], body["gpu_memory_utilization"], body["attention_backend"]) == ("single", None, "")
+    assert body["tensor_parallel"] == 1 and body["port"] >= 30000

@@ -14,6 +14,7 @@ from apps.facts.values import Image, ModelFolder, Software
 
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 ENGINES = ("vllm", "sglang")
+TITLES = {"vllm": "vLLM", "sglang": "SGLang"}
 
 
 @dataclass(frozen=True)
@@ -154,22 +155,23 @@ def ray_missing(sheet: Sheet, where: str) -> Finding:
     return seen("ray_missing", sheet, f"The image on {sheet.node} has no Ray", evidence=where, section="software")
 
 
-def image_too_old(sheet: Sheet, where: str, vllm: str, kind: str, *, model: str = "") -> Iterator[Finding]:
-    """The model type that this vLLM does not know yet. `model`: name it, where the sentence stands alone."""
-    first = too_old(vllm, kind)
+def image_too_old(
+    sheet: Sheet, where: str, seen_version: str, kind: str, *, model: str = "", engine: str = "vllm"
+) -> Iterator[Finding]:
+    """The model type that this engine does not know yet. `model`: name it, where the sentence stands alone."""
+    first, title = too_old(seen_version, kind, engine), TITLES[engine]
     if first:
         yield seen(
             "image_too_old",
             sheet,
-            f"vLLM {vllm} in {name_of(where)} on {sheet.node} is too old for {model} ({kind})"
+            f"{title} {seen_version} in {name_of(where)} on {sheet.node} is too old for {model} ({kind})"
             if model
-            else f"The image's vLLM {vllm} is too old for {kind}",
-            remedy=f"Use an image with vLLM {spoken(first)} or newer.",
+            else f"The image's {title} {seen_version} is too old for {kind}",
+            remedy=f"Use an image with {title} {spoken(first)} or newer.",
             evidence=where,
             section="software",
-            vllm=vllm,
-            vllm_wanted=spoken(first),
             model_type=kind,
+            **{engine: seen_version, f"{engine}_wanted": spoken(first)},
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from apps.facts.values import ModelFolder
 
 # The first vLLM release that knows a model type, by its release notes; only where an older image is likely to be met.
-FIRST_VLLM = {
+FIRST_VLLM: dict[str, tuple[int, ...]] = {
     "qwen3_next": (0, 11),
     "qwen3_5": (0, 17),
     "qwen3_5_moe": (0, 17),
@@ -19,6 +19,13 @@ FIRST_VLLM = {
     "qwen3_vl_moe": (0, 11),
     "deepseek_v32": (0, 11),
 }
+# The same of SGLang, by what its documentation of the model asks for.
+FIRST_SGLANG: dict[str, tuple[int, ...]] = {
+    "qwen3_next": (0, 5, 2),
+    "qwen3_5": (0, 5, 9),
+    "qwen3_5_moe": (0, 5, 9),
+}
+FIRST: dict[str, dict[str, tuple[int, ...]]] = {"vllm": FIRST_VLLM, "sglang": FIRST_SGLANG}
 # Compute capability by a part of the name that nvidia-smi gives (CUDA GPU list of NVIDIA); only parts that name one.
 CAPABILITIES = {
     "GB10": (12, 1),
@@ -52,10 +59,22 @@ def model_type(model: ModelFolder | None) -> str:
     return str(config.get("model_type", "")).removesuffix("_text")
 
 
-def too_old(vllm: str, kind: str) -> tuple[int, ...] | None:
-    """The first vLLM that knows this model type, where `vllm` is older; None when it is not, or when nobody knows."""
-    first, have = FIRST_VLLM.get(kind), version(vllm)
+def too_old(seen: str, kind: str, engine: str = "vllm") -> tuple[int, ...] | None:
+    """The first version of the engine that knows this model type, where `seen` is older; None when it is not, or when nobody
+    knows."""
+    first, have = FIRST.get(engine, {}).get(kind), version(seen)
     return first if first and have and have < first else None
+
+
+def surely_too_old(seen: str, kind: str, engine: str = "vllm") -> bool:
+    """Whether it can't know this model type. A build between releases may know what only the next release is known for."""
+    first = too_old(seen, kind, engine)
+    if first is None:
+        return False
+    have = version(seen)[: len(first)]
+    if re.search(r"dev|rc|a\d|b\d|\+", seen):
+        have = (*have[:-1], have[-1] + 1)
+    return have < first
 
 
 def capability(gpu: str | None) -> tuple[int, int] | None:

@@ -1293,6 +1293,11 @@ async def vllm(call: Call) -> int:
     return await inside_program(call, ["vllm", *call.arguments])
 
 
+@tool("llama-server", "openai-server", "sglang", inside=True, outside=False)
+async def other_engine(call: Call) -> int:
+    return await call.fail(f"{call.name}: runs as the main process of a container here", 1)
+
+
 @tool("sleep_forever", inside=True, outside=False)
 async def forever(call: Call) -> int:
     await call.hung_up()

@@ -33,25 +33,47 @@ HEAD = """{date:<31}
 RULE = "+-----------------------------------------------------------------------------------------+\n"
 
 
-def uuid_of(node: Node) -> str:
-    text = hashlib.md5(node.name.encode()).hexdigest()
+def uuid_of(node: Node, number: int = 0) -> str:
+    text = hashlib.md5(f"{node.name}{number or ''}".encode()).hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def readings(node: Node) -> dict[str, str]:
+def bus_of(node: Node, number: int) -> str:
+    return f"00000000:{0x41 + 0x20 * number:02X}:00.0" if node.discrete else "0000000F:01:00.0"
+
+
+def readings(node: Node, number: int = 0) -> dict[str, str]:
+    """What nvidia-smi knows of one GPU."""
+    made = _of_gpu(node, number)
+    if node.discrete:
+        held = int(node.gpu_held(number) * 1024) + 4
+        power = f"{(210.0 if node.busy else 18.0) + node.random.random() * 6:.2f} W"
+        made |= {
+            "memory.total": f"{node.seed.gpu_mib} MiB",
+            "memory.used": f"{held} MiB",
+            "memory.free": f"{node.seed.gpu_mib - held} MiB",
+            "memory.reserved": "600 MiB",
+            "power.limit": "600.00 W",
+            "enforced.power.limit": "600.00 W",
+            **{name: power for name in made if name.startswith("power.draw")},
+        }
+    return made
+
+
+def _of_gpu(node: Node, number: int) -> dict[str, str]:
     temp = 64 if node.busy else 41
     power = 38.4 + node.random.random() * 6 if node.busy else 4.6 + node.random.random()
     none = "[N/A]"
     return {
-        "index": "0",
-        "count": "1",
-        "name": "NVIDIA GB10",
-        "gpu_name": "NVIDIA GB10",
-        "uuid": uuid_of(node),
-        "gpu_uuid": uuid_of(node),
+        "index": str(number),
+        "count": str(node.seed.gpus),
+        "name": node.seed.gpu_name,
+        "gpu_name": node.seed.gpu_name,
+        "uuid": uuid_of(node, number),
+        "gpu_uuid": uuid_of(node, number),
         "driver_version": scene.DRIVER,
-        "pci.bus_id": "0000000F:01:00.0",
-        "gpu_bus_id": "0000000F:01:00.0",
+        "pci.bus_id": bus_of(node, number),
+        "gpu_bus_id": bus_of(node, number),
         "memory.total": none,
         "memory.used": none,
         "memory.free": none,
@@ -76,7 +98,7 @@ def readings(node: Node) -> dict[str, str]:
         "clocks.max.sm": "3003 MHz",
         "clocks.max.graphics": "3003 MHz",
         "pstate": "P0" if node.busy else "P8",
-        "compute_cap": "12.1",
+        "compute_cap": node.seed.compute,
         "compute_mode": "Default",
         "persistence_mode": "Enabled",
         "display_active": "Disabled",
@@ -116,7 +138,8 @@ async def nvidia_smi(call: Call) -> int:
         for name in names:
             if name not in values:
                 return await call.fail(f'Field "{name}" is not a valid field to query.\n', 2)
-        return await rows(call, names, [[values[name] for name in names]], form)
+        every = [readings(node, number) for number in node.gpu_numbers]
+        return await rows(call, names, [[one[name] for name in names] for one in every], form)
     query = options.get("--query-compute-apps")
     if query is not None:
         names = [name.strip() for name in query.split(",")]
@@ -127,19 +150,21 @@ async def nvidia_smi(call: Call) -> int:
                 "name": p.title,
                 "used_gpu_memory": f"{p.gpu_mib} MiB",
                 "used_memory": f"{p.gpu_mib} MiB",
-                "gpu_uuid": uuid_of(node),
-                "gpu_name": "NVIDIA GB10",
-                "gpu_bus_id": "0000000F:01:00.0",
+                "gpu_uuid": uuid_of(node, number),
+                "gpu_name": node.seed.gpu_name,
+                "gpu_bus_id": bus_of(node, number),
             }
             for p in node.processes.values()
             if p.gpu_mib
+            for number in p.gpus
         ]
         for name in names:
             if found and name not in found[0]:
                 return await call.fail(f'Field "{name}" is not a valid field to query.\n', 2)
         return await rows(call, names, [[row[name] for name in names] for row in found], form)
     if "-L" in words or "--list-gpus" in words:
-        await call.out(f"GPU 0: NVIDIA GB10 (UUID: {uuid_of(node)})\n")
+        for number in node.gpu_numbers:
+            await call.out(f"GPU {number}: {node.seed.gpu_name} (UUID: {uuid_of(node, number)})\n")
         return 0
     if "--version" in words:
         await call.out(
@@ -156,6 +181,8 @@ async def nvidia_smi(call: Call) -> int:
         return 0
     if words and words[0] not in ("-i", "--id"):
         return await call.fail("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n", 1)
+    if node.discrete:
+        return await discrete_table(call)
     date = time.strftime("%a %b %e %H:%M:%S %Y", time.gmtime(node.now()))
     text = HEAD.format(
         date=date,
@@ -170,6 +197,39 @@ async def nvidia_smi(call: Call) -> int:
             kind = "G" if "Xorg" in process.title or "gnome" in process.title else "C"
             text += f"|    0   N/A  N/A  {process.pid:>14}      {kind}   {process.title[:30]:<30} {process.gpu_mib:>11}MiB |\n"
     if not any(p.gpu_mib for p in node.processes.values()):
+        text += "|  No running processes found                                                             |\n"
+    await call.out(text + RULE)
+    return 0
+
+
+async def discrete_table(call: Call) -> int:
+    """The table of GPUs with memory of their own: one block each."""
+    node = call.node
+    lines = HEAD.format(
+        date=time.strftime("%a %b %e %H:%M:%S %Y", time.gmtime(node.now())),
+        driver=scene.DRIVER,
+        temp="",
+        state="",
+        power="",
+        util="",
+    ).splitlines()
+    first = next(place for place, line in enumerate(lines) if "NVIDIA GB10" in line)
+    text = "\n".join(lines[:first]) + "\n"
+    for number in node.gpu_numbers:
+        values = readings(node, number)
+        used = f"{bare(values['memory.used'])}MiB / {node.seed.gpu_mib}MiB"
+        text += (
+            f"| {number:>3}  {node.seed.gpu_name[:30]:<31}On  |   {bus_of(node, number)} Off |                    0 |\n"
+            f"| N/A   {values['temperature.gpu']:>2}C    {values['pstate']:<3}         {int(float(bare(values['power.draw']))):>6}W / 600W "
+            f"| {used:>22} | {node.util:>6}%      Default |\n"
+            "|                                         |                        |             Disabled |\n"
+            "+-----------------------------------------+------------------------+----------------------+\n"
+        )
+    text += "\n".join(lines[first + 4 :]) + "\n"
+    shown = [(number, one) for one in node.processes.values() if one.gpu_mib for number in one.gpus]
+    for number, one in sorted(shown, key=lambda pair: (pair[0], pair[1].pid)):
+        text += f"| {number:>4}   N/A  N/A  {one.pid:>14}      C   {one.title[:30]:<30} {one.gpu_mib:>11}MiB |\n"
+    if not shown:
         text += "|  No running processes found                                                             |\n"
     await call.out(text + RULE)
     return 0
@@ -369,11 +429,11 @@ async def uname(call: Call) -> int:
     parts = {
         "s": "Linux",
         "n": call.node.name,
-        "r": scene.KERNEL,
+        "r": call.node.seed.kernel,
         "v": "#15-Ubuntu SMP PREEMPT_DYNAMIC Fri Aug 29 14:02:33 UTC 2025",
-        "m": "aarch64",
-        "p": "aarch64",
-        "i": "aarch64",
+        "m": call.node.seed.arch,
+        "p": call.node.seed.arch,
+        "i": call.node.seed.arch,
         "o": "GNU/Linux",
     }
     names = "snrvmpio" if "a" in flags else [name for name in "snrvmpio" if name in flags]
@@ -383,7 +443,7 @@ async def uname(call: Call) -> int:
 
 @tool("arch", inside=True)
 async def arch(call: Call) -> int:
-    await call.out("aarch64\n")
+    await call.out(f"{call.node.seed.arch}\n")
     return 0
 
 
@@ -395,6 +455,12 @@ async def nproc(call: Call) -> int:
 
 @tool("lscpu", inside=True)
 async def lscpu(call: Call) -> int:
+    if call.node.seed.arch == "x86_64":
+        await call.out(
+            "Architecture:                x86_64\nCPU(s):                      20\nVendor ID:                   AuthenticAMD\n"
+            "  Model name:                AMD EPYC 9355 32-Core Processor\n    Thread(s) per core:      2\n"
+        )
+        return 0
     await call.out(
         "Architecture:                aarch64\n  CPU op-mode(s):            64-bit\n  Byte Order:                Little Endian\nCPU(s):                      20\n"
         "  On-line CPU(s) list:       0-19\nVendor ID:                   ARM\n  Model name:                Cortex-X925\n    Thread(s) per core:      1\n"

@@ -38,11 +38,11 @@ sys.version = "3.12.3 (main, Aug 14 2025, 17:47:21) [GCC 13.3.0]"
 sys.executable, sys.prefix, sys.base_prefix = "/usr/bin/python3", "/usr", "/usr"
 sys.platform = "linux"
 platform.python_version = lambda: "3.12.3"
-platform.machine = platform.processor = lambda: "aarch64"
+platform.machine = platform.processor = lambda: "@ARCH@"
 platform.node = lambda: HOST
 platform.release = lambda: "@KERNEL@"
-platform.platform = lambda *a, **k: "Linux-@KERNEL@-aarch64-with-glibc2.39"
-os.uname = lambda: os.uname_result(("Linux", HOST, "@KERNEL@", "#15-Ubuntu SMP PREEMPT_DYNAMIC", "aarch64"))
+platform.platform = lambda *a, **k: "Linux-@KERNEL@-@ARCH@-with-glibc2.39"
+os.uname = lambda: os.uname_result(("Linux", HOST, "@KERNEL@", "#15-Ubuntu SMP PREEMPT_DYNAMIC", "@ARCH@"))
 os.cpu_count = lambda: 20
 class PackageNotFoundError(ModuleNotFoundError): pass
 class Distribution:
@@ -125,9 +125,38 @@ async def python(call: Call) -> int:
         )
     run = f"sys.argv = {given!r}\n{run}"
     values = repr((installed.packages(), call.node.name, call.container is not None))
-    text = PRELUDE.replace("@VALUES@", values).replace("@KERNEL@", scene.KERNEL).replace("@RUN@", run)
+    text = (
+        PRELUDE.replace("@VALUES@", values)
+        .replace("@KERNEL@", call.node.seed.kernel)
+        .replace("@ARCH@", call.node.seed.arch)
+        .replace("@RUN@", run)
+    )
     prefix = "/run/lab/host" if call.machine.mode == "mount" else ""
     return await call.become(prefix + python_path(), ["python3", "-IS", "-c", text], call.environment)
+
+
+@tool("venv-python3", hidden=True)
+async def venv_python(call: Call) -> int:
+    """The Python of SGLang's own environment."""
+    from apps.lab import engine_sglang
+
+    if call.arguments[:2] == ["-m", "sglang.launch_server"]:
+        return await engine_sglang.serve(call, None, call.arguments[2:])
+    return await python(call)
+
+
+@tool("own-llama-server", hidden=True)
+async def llama_server(call: Call) -> int:
+    from apps.lab import engine_llamacpp
+
+    return await engine_llamacpp.serve(call, None, call.arguments)
+
+
+@tool("own-openai-server", hidden=True)
+async def openai_server(call: Call) -> int:
+    from apps.lab import engine_command
+
+    return await engine_command.serve(call, None, call.arguments)
 
 
 @tool("pip", "pip3", inside=True)

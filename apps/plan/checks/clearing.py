@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder, holders, is_ours
 from apps.diagnosis.reasons import REASONS
 from apps.facts.sheet import Sheet
+from apps.plan import together
 from apps.plan.checks import others, ports, way
 from apps.plan.engines.site import container_name
-from apps.plan.fit import GIB, SLACK_BYTES, claim_bytes, fit, load_of, room_of
+from apps.plan.fit import GIB, SLACK_BYTES, claim_bytes, load_of, room_of
+from apps.plan.fit_together import fit_all
 from apps.plan.found import is_known, made_anew
 from apps.plan.spec import Clear, Given, Spec
 from apps.plan.step import Problem
@@ -21,12 +24,13 @@ def check(spec: Spec, sheets: Sequence[Sheet], given: Given) -> Iterator[Problem
         found, theirs = way.in_the_way(spec, sheet, sheets, given), others.of_holders(sheet, given)
         strangers = [one for one in found if (one.kind, one.name) not in theirs]
         held = ports.of_others(spec, sheet, given)
-        yield from others.check(spec, sheet, found, held, given)
+        yield from others.check(spec, sheet, found, held, given, partial(ports.instead, spec, sheet, given))
         if strangers:
             yield from _memory(sheet, strangers, given)
         elif not found:
             yield from _tenants(sheet, given)
-        yield from _name(spec, sheet, given)
+        for one in together.on(spec, sheet.node):
+            yield from _name(one, sheet, given)
         yield from ports.check(spec, sheet, way.items_for(sheet, strangers) if strangers else (), held, given)
         yield from _consents(sheet, given)
     if len(sheets) == len(spec.nodes):
@@ -142,7 +146,7 @@ def _name(spec: Spec, sheet: Sheet, given: Given) -> Iterator[Problem]:
 
 
 def _fits(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Iterator[Problem]:
-    verdict = fit(spec, sheets, given)
+    verdict = fit_all(spec, sheets, given)
     if verdict.verdict == "does_not_fit":
         best = " and ".join(
             f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:g}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from apps.diagnosis.findings.software import ARCHITECTURES, image_too_old, ray_missing
-from apps.diagnosis.findings.versions import model_type
+from apps.diagnosis.findings.versions import model_type, surely_too_old
 from apps.facts.sheet import Sheet
 from apps.facts.values import Image, Software
 from apps.plan.checks.shared import warning
 from apps.plan.fit import GIB
 from apps.plan.preflight import find_image, find_model
-from apps.plan.spec import Spec
+from apps.plan.spec import TITLES, Spec
 from apps.plan.step import Problem
 
 
@@ -19,6 +20,8 @@ def check(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
     """One node's image and model folder."""
     if spec.runtime == "docker" and spec.image and not (sheet.docker and sheet.docker.problem):
         yield from _image(spec, sheet)
+    if spec.runtime == "process":
+        yield from _environment(spec, sheet)
     if spec.model_path:
         yield _model(spec, sheet)
 
@@ -80,18 +83,52 @@ def software_of(sheet: Sheet, spec: Spec, image: Image | None) -> Software | Non
 
 def _age(spec: Spec, sheet: Sheet, image: Image) -> Iterator[Problem]:
     software = software_of(sheet, spec, image)
-    seen = software.versions.get("vllm") if software else None
-    if spec.engine != "vllm" or software is None or seen is None:
+    if software is not None and spec.engine in PACKAGES:
+        yield from _inside(spec, sheet, software, f"The image on {sheet.node}", f"image {spec.image}")
+
+
+def _environment(spec: Spec, sheet: Sheet) -> Iterator[Problem]:
+    """The virtual environment that the program lies in, where the probe has seen it."""
+    software = software_of(sheet, spec, None)
+    if software is not None and spec.engine in PACKAGES:
+        where = software.where.removeprefix("venv:")
+        yield from _inside(spec, sheet, software, f"{where} on {sheet.node}", where)
+
+
+PACKAGES = ("vllm", "sglang")  # engines that are Python packages: what a probe can see the version of
+
+
+def _inside(spec: Spec, sheet: Sheet, software: Software, has: str, where: str) -> Iterator[Problem]:
+    """Whether the engine is in there, with Ray where it needs it, and new enough for the model."""
+    title, seen = TITLES[spec.engine], software.versions.get(spec.engine)
+    if seen is None:
+        if not (software.whole and "torch" in software.versions):
+            return  # only a list of packages can prove that one is missing; labels and variables name a few
+        other = next((TITLES[one] for one in PACKAGES if one in software.versions), "")
+        yield Problem(
+            "engine_missing",
+            "stop",
+            f"{has} has no {title}",
+            sheet.node,
+            "It would end at once: there is nothing to start.",
+            f"Use an image or environment with {title}" + (f", or {other}, which is in this one." if other else "."),
+            software.where,
+        )
         return
     kind = model_type(find_model(sheet, spec.model_path) if spec.model_path else None)
-    old = [warning(one, sheet.node) for one in image_too_old(sheet, software.where, seen, kind)]
+    severity = "stop" if surely_too_old(seen, kind, spec.engine) else "warn"
+    old = [
+        warning(one, sheet.node, severity)
+        for one in image_too_old(sheet, software.where, seen, kind, engine=spec.engine)
+    ]
     if old:
         yield from old
-    elif spec.cluster == "ray" and _lacks_ray(software):
-        yield warning(ray_missing(sheet, software.where), sheet.node, "stop")
+    elif spec.engine == "vllm" and spec.cluster == "ray" and _lacks_ray(software):
+        missing = warning(ray_missing(sheet, software.where), sheet.node, "stop")
+        yield replace(missing, change={"cluster": "native"} if len(spec.nodes) > 1 else {"cluster": "single"})
     else:
-        has = f"vLLM {seen}" + (f" and Ray {software.versions['ray']}" if "ray" in software.versions else "")
-        yield Problem("software", "fine", f"The image on {sheet.node} has {has}", sheet.node)
+        ray = f" and Ray {software.versions['ray']}" if spec.engine == "vllm" and "ray" in software.versions else ""
+        yield Problem("software", "fine", f"{has} has {title} {seen}{ray}", sheet.node)
 
 
 def _lacks_ray(software: Software) -> bool:

@@ -3,12 +3,13 @@ never cleared from here: whoever wants the node stops that deployment by its own
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, Holder
 from apps.facts.sheet import Sheet
 from apps.facts.values import Container, EngineProcess, Listener
+from apps.plan import together
 from apps.plan.engines.site import container_name
 from apps.plan.found import container_of
 from apps.plan.spec import Clear, Given, Other, Spec
@@ -48,9 +49,10 @@ def _of_jobs(sheet: Sheet, given: Given) -> dict[int, Other]:
     """Processes of engines that run as detached jobs, by pid: one that was told the deployment's port or model and that
     no container or unit owns, and whatever it started."""
     jobs = [
-        (other, other.spec)
+        (other, spec)
         for other in given.others
-        if other.spec and other.spec.runtime == "process" and sheet.node in other.spec.nodes and other.state in ALIVE
+        for spec in (other.spec.each if other.spec else ())
+        if spec.runtime == "process" and sheet.node in spec.nodes and other.state in ALIVE
     ]
     loose = [one for one in sheet.processes or () if not one.kept]
     found = {one.pid: other for one in loose for other, spec in jobs if _told(one, sheet, spec)}
@@ -88,24 +90,35 @@ def of_listener(
 
 
 def check(
-    spec: Spec, sheet: Sheet, found: Sequence[Holder], ports: Mapping[int, Other], given: Given
+    spec: Spec,
+    sheet: Sheet,
+    found: Sequence[Holder],
+    ports: Mapping[int, Other],
+    given: Given,
+    free: Callable[[Sequence[int]], Mapping[str, int]] = lambda ports: {},
 ) -> Iterator[Problem]:
     """One stop for each deployment of ours that has what this one needs on the node. `found`: what is in the way for its
-    memory; `ports`: those of ours that others have."""
+    memory; `ports`: those of ours that others have; `free`: fields and ports to take instead of these."""
     theirs = of_holders(sheet, given)
     held = [(theirs[one.kind, one.name], one) for one in found if (one.kind, one.name) in theirs]
-    named = _same_name(spec, sheet, given)
+    named = {one.service: _same_name(one, sheet, given) for one in together.on(spec, sheet.node)}
     wanted = [one for one in given.clear if one.node == sheet.node and (one.kind, one.name) in theirs]
     asked = [theirs[one.kind, one.name] for one in wanted]
-    for other in dict.fromkeys((*(one for one, _ in held), *ports.values(), *((named,) if named else ()), *asked)):
+    for other in dict.fromkeys(
+        (*(one for one, _ in held), *ports.values(), *(one for one in named.values() if one), *asked)
+    ):
         said = [*_memory([one for whose, one in held if whose is other])]
         said += [f"port {port}" for port, whose in ports.items() if whose is other]
-        if named is other:
-            said.append(f"the container name {container_name(spec, spec.nodes.index(sheet.node))}")
+        said += [
+            f"the container name {container_name(one, one.nodes.index(sheet.node))}"
+            for one in together.on(spec, sheet.node)
+            if named[one.service] is other
+        ]
         said += [
             f"{one.kind} {one.name}, which is not cleared" for one in wanted if theirs[one.kind, one.name] is other
         ]
-        yield _stop(other, sheet, said, [one for whose, one in held if whose is other])
+        instead = dict(free([port for port, whose in ports.items() if whose is other]))
+        yield _stop(other, sheet, said, [one for whose, one in held if whose is other], instead)
 
 
 def _memory(found: Sequence[Holder]) -> Iterator[str]:
@@ -122,7 +135,7 @@ def _same_name(spec: Spec, sheet: Sheet, given: Given) -> Other | None:
     return of_container(found, given) if found else None
 
 
-def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder]) -> Problem:
+def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder], free: Mapping[str, int]) -> Problem:
     does = DOES.get(other.state, "has something left")
     first = f"Stop {other.name} first"
     if other.state == "stopping":
@@ -135,10 +148,17 @@ def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder
         title=f"{other.name} {does} on {sheet.node}",
         node=sheet.node,
         meaning=f"It has {_listed(said)}. Nothing of it is stopped from here." if said else "",
-        remedy=f"{first}, or choose {_instead(said, held)}.",
+        remedy=f"{first}, or choose {_instead(said, held)}{free_words(free) if not held else ''}.",
         evidence=", ".join(f"{one.name} {one.bytes / GIB:.1f} GiB" for one in held if one.bytes),
         deployment=other.id,
+        change={} if held else dict(free),
     )
+
+
+def free_words(free: Mapping[str, int]) -> str:
+    """`: port 30001 is free`, with the field where it is not the API's own port; empty for nothing."""
+    said = [f"port {port} is free" if name == "port" else f"{port} is free as {name}" for name, port in free.items()]
+    return f": {' and '.join(said)}" if said else ""
 
 
 def _instead(said: Sequence[str], held: Sequence[Holder]) -> str:

@@ -9,21 +9,34 @@ from apps.diagnosis.findings.holders import is_ours, unit_of
 from apps.facts.sheet import Sheet
 from apps.facts.values import Container, Listener
 from apps.plan.checks import others, way
-from apps.plan.commands import ray
+from apps.plan.engines.site import cluster_port
 from apps.plan.spec import Clear, Given, Other, Spec
 from apps.plan.step import Problem
 
+HIGHEST = 65535
+
 
 def needed_ports(spec: Spec, node: str) -> tuple[int, ...]:
-    """On the head: the API's port and Ray's or the rendezvous'. On other nodes none that is fixed. Ray's dashboard
-    (8265) is not started."""
-    if not spec.nodes or node != spec.nodes[0]:
+    """On the head: the API's port and the one where the ranks meet. On other nodes none that is fixed, but for SGLang, which
+    answers health checks on every node. Ray's dashboard (8265) is not started. Of several services all that are on the node."""
+    if spec.services:
+        return tuple(dict.fromkeys(port for one in spec.each for port in needed_ports(one, node)))
+    if not spec.nodes or node not in spec.nodes:
         return ()
-    if spec.cluster == "ray" and spec.runtime == "docker":
-        return (spec.port, ray.PORT)
-    if spec.cluster == "native" and len(spec.nodes) > 1:
-        return (spec.port, ray.RENDEZVOUS_PORT)
-    return (spec.port,)
+    if node != spec.nodes[0]:
+        return (spec.port,) if spec.engine == "sglang" else ()
+    meeting = cluster_port(spec)
+    return (spec.port,) if meeting is None else (spec.port, meeting)
+
+
+def next_free(spec: Spec, sheet: Sheet | None, given: Given, port: int, *, own: bool = True) -> int | None:
+    """The next port above that nobody listens on, that no other deployment is meant to have on this node, running or not,
+    and (`own`) that this one does not need itself; None when there is none."""
+    node = sheet.node if sheet else spec.nodes[0]
+    taken = {listener.port for listener in (sheet.listeners if sheet else None) or ()}
+    taken |= {one for other in given.others if other.spec for one in needed_ports(other.spec, node)}
+    taken |= set(needed_ports(spec, node)) if own else set()
+    return next((one for one in range(port + 1, HIGHEST + 1) if one not in taken), None)
 
 
 def of_others(spec: Spec, sheet: Sheet, given: Given) -> dict[int, Other]:
@@ -38,6 +51,19 @@ def of_others(spec: Spec, sheet: Sheet, given: Given) -> dict[int, Other]:
         if listener is not None and not _own(sheet, given):
             holder = others.of_listener(sheet, listener, needed, _owner(sheet, listener), given)
             found |= {port: holder} if holder else {}
+        elif listener is None:  # it may not listen yet: what is being launched, or loads
+            meant = next((other for other in needed.get(port, ()) if other.state in others.ALIVE), None)
+            found |= {port: meant} if meant else {}
+    return found
+
+
+def instead(spec: Spec, sheet: Sheet, given: Given, ports: Sequence[int]) -> dict[str, int]:
+    """For each of these ports that are taken: the field of the spec and the next free one."""
+    found = {}
+    for port in ports:
+        free = next_free(spec, sheet, given, port)
+        if free is not None:
+            found["port" if port == spec.port else "cluster_port"] = free
     return found
 
 
@@ -67,15 +93,17 @@ def check(
             title = f"Port {port} on {sheet.node} is held by this deployment itself"
             yield Problem("port_ours", "fine", title, sheet.node)
         else:
-            yield _busy(sheet, listener, cleared, given)
+            yield _busy(spec, sheet, listener, cleared, given)
 
 
-def _busy(sheet: Sheet, listener: Listener, cleared: Sequence[Clear], given: Given) -> Problem:
+def _busy(spec: Spec, sheet: Sheet, listener: Listener, cleared: Sequence[Clear], given: Given) -> Problem:
     owner = listener.program or "a process that this user may not see"
     title = f"Port {listener.port} on {sheet.node} is taken by {owner}"
     if listener.pid:
         title += f" (process {listener.pid})"
     evidence = f"{listener.address}:{listener.port}"
+    change = instead(spec, sheet, given, [listener.port])
+    another = others.free_words(change)
     items = _owner(sheet, listener) or (() if listener.pid else tuple(cleared))
     if not items:
         return Problem(
@@ -84,8 +112,9 @@ def _busy(sheet: Sheet, listener: Listener, cleared: Sequence[Clear], given: Giv
             title,
             sheet.node,
             "The engine could not listen there.",
-            "Stop its owner, or choose another port.",
+            f"Stop its owner, or choose another port{another}.",
             evidence,
+            change=change,
         )
     names = ", ".join(item.name for item in items)
     return way.consent(
@@ -95,7 +124,7 @@ def _busy(sheet: Sheet, listener: Listener, cleared: Sequence[Clear], given: Giv
         items,
         given,
         meaning=f"It {'goes' if listener.pid else 'most likely goes'} with {names}; the launch waits until it is free.",
-        remedy="Allow that to be stopped, or choose another port.",
+        remedy=f"Allow that to be stopped, or choose another port{another}.",
         evidence=evidence,
     )
 

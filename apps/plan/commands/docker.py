@@ -36,6 +36,7 @@ class Labels:
     deployment: int
     revision: int
     rank: int
+    service: str = ""  # "" is the main one and has no label
 
     def options(self) -> tuple[str | Expanded, ...]:
         return (
@@ -45,6 +46,7 @@ class Labels:
             f"sparkweb.revision={self.revision}",
             "--label",
             f"sparkweb.rank={self.rank}",
+            *(("--label", f"sparkweb.service={self.service}") if self.service else ()),
             "--label",
             Expanded("sparkweb.run=", RUN_VARIABLE),
         )
@@ -64,6 +66,7 @@ class Container:
     image: str
     labels: Labels
     command: tuple[str, ...]
+    entrypoint: str = ""  # a program in place of the image's own entry point; empty: the image's own
     environment: tuple[tuple[str, str], ...] = ()
     secrets: tuple[str, ...] = ()  # variables, passed by name
     mounts: tuple[tuple[str, str], ...] = ()  # (folder on the node, folder inside), read-only
@@ -91,6 +94,8 @@ class Container:
             parts += ["-e", f"{name}={value}"]
         for variable in self.secrets:
             parts += ["-e", variable]
+        if self.entrypoint:
+            parts += ["--entrypoint", self.entrypoint]
         parts += self.labels.options()
         return words(*parts, self.image, *self.command)
 
@@ -199,6 +204,22 @@ def follow(name: str) -> Shell:
     return script(Shell(text.strip("\n")))
 
 
+def follow_found(name: str) -> Shell:
+    """Print the log of a container that is not ours from an hour ago on, for as long as somebody wants it: it may be restarted, or
+    made anew by its unit, at any time."""
+    text = "\n".join(
+        (
+            "since=1h",
+            "while :; do",
+            f'  docker logs --follow --since "$since" {Command.of(name).text} 2>&1 || :',
+            "  since=$(date +%s)",
+            "  sleep 5",
+            "done",
+        )
+    )
+    return script(Shell(text))
+
+
 def stop(*names: str, seconds: int = 20) -> Command:
     return Command.of("docker", "stop", "-t", seconds, *names)
 
@@ -244,25 +265,35 @@ def remove_restart_policy(*names: str) -> Command:
     return Command.of("docker", "update", "--restart=no", *names)
 
 
-def of_deployment(deployment: int, *, running_only: bool = False) -> Command:
-    """Ids of the containers that carry the deployment's label."""
-    which = "-q" if running_only else "-aq"
-    return Command.of("docker", "ps", which, "--filter", f"label=sparkweb.deployment={deployment}")
+def of_deployment(deployment: int, *, running_only: bool = False, service: str = "", named: bool = False) -> Command:
+    """Ids of the containers that carry the deployment's label, and the service's where one is given; `named`: their names."""
+    which = (
+        [*(() if running_only else ("-a",)), "--format", "{{.Names}}"] if named else ["-q" if running_only else "-aq"]
+    )
+    made = Command.of("docker", "ps", *which, "--filter", f"label=sparkweb.deployment={deployment}")
+    return made.plus("--filter", f"label=sparkweb.service={service}") if service else made
 
 
-def tear_down(deployment: int) -> Shell:
-    """Everything of one deployment on a node: stopped gracefully, then removed by force. Nothing there is fine."""
+def tear_down(deployment: int, *, service: str = "", kept: Sequence[str] = ()) -> Shell:
+    """Everything of one deployment on a node, or of one of its services, but the containers of these names: stopped gracefully,
+    then removed by force. Nothing there is fine."""
+    running, there = (
+        of_deployment(deployment, running_only=flag, service=service, named=bool(kept)) for flag in (True, False)
+    )
+    but = [Command.of("grep", "-vxF", *(word for name in kept for word in ("-e", name)))] if kept else []
     return script(
-        pipe(of_deployment(deployment, running_only=True), Command.of("xargs", "-r", *stop(seconds=30).words)),
-        pipe(of_deployment(deployment), Command.of("xargs", "-r", *remove().words)),
+        pipe(running, *but, Command.of("xargs", "-r", *stop(seconds=30).words)),
+        pipe(there, *but, Command.of("xargs", "-r", *remove().words)),
     )
 
 
-def names(*, running_only: bool, deployment: int | None = None) -> Command:
+def names(*, running_only: bool, deployment: int | None = None, service: str = "") -> Command:
     """One container name a line."""
     made = Command.of("docker", "ps", *(() if running_only else ("-a",)))
     if deployment is not None:
         made = made.plus("--filter", f"label=sparkweb.deployment={deployment}")
+    if service:
+        made = made.plus("--filter", f"label=sparkweb.service={service}")
     return made.plus("--format", "{{.Names}}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from apps.shell import Command
 
 PORT = 6379
-RENDEZVOUS_PORT = 29501  # native multi-node, where the ranks meet without Ray
 OBJECT_STORE_BYTES = 1 << 30  # the default takes 30 % of the memory that the model needs
 ADDRESSES = "--- addresses"  # what the gate looks for between the two answers
 
@@ -18,26 +17,26 @@ NODES_PROGRAM = (
 )
 
 
-def head(address: str, *, gpus: int) -> Command:
+def head(address: str, *, gpus: int, port: int = PORT) -> Command:
     return Command.of(
         "ray",
         "start",
         "--head",
         "--block",
         f"--node-ip-address={address}",
-        f"--port={PORT}",
+        f"--port={port}",
         f"--num-gpus={gpus}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         "--include-dashboard=false",
     )
 
 
-def worker(address: str, head_address: str, *, gpus: int) -> Command:
+def worker(address: str, head_address: str, *, gpus: int, port: int = PORT) -> Command:
     return Command.of(
         "ray",
         "start",
         "--block",
-        f"--address={head_address}:{PORT}",
+        f"--address={head_address}:{port}",
         f"--node-ip-address={address}",
         f"--num-gpus={gpus}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from apps.shell import Command
+from apps.shell import Command, Shell, becoming
 
 
 def as_root(root: bool, *command: str) -> Command:
@@ -25,3 +25,12 @@ def enable(units: Sequence[str], *, root: bool) -> Command:
 
 def start(units: Sequence[str], *, root: bool) -> Command:
     return as_root(root, "systemctl", "start", *units)
+
+
+def journal(unit: str) -> Command:
+    """What a unit printed last, and what it prints from now on."""
+    return Command.of("journalctl", "--unit", unit, "--output", "cat", "--lines", "500", "--follow")
+
+
+def follow(unit: str) -> Shell:
+    return becoming(journal(unit))

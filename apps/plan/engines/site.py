@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from apps.facts.commands import engine_of
 from apps.facts.sheet import Sheet
 from apps.plan import options
 from apps.plan.fabric import Fabric, fabric_address
-from apps.plan.spec import Spec
+from apps.plan.preflight import find_image
+from apps.plan.spec import Spec, container_base
 from apps.plan.step import Problem
 
 
@@ -25,11 +27,26 @@ class Site:
     shared_ipc: bool
     root: bool
     home: str
+    gpus_there: int = 0
+    entrypoint_is_engine: bool = False  # of the image: it would take our program for its own first argument
+
+
+CLUSTER_PORTS = {"ray": 6379, "vllm": 29501, "sglang": 25000}  # where ranks usually meet
+
+
+def cluster_port(spec: Spec) -> int | None:
+    """The port of the head at which the ranks meet: Ray's, or the rendezvous of an engine that spans nodes by itself. The
+    spec's, else the usual one; None where nobody meets."""
+    if spec.engine == "vllm" and spec.cluster == "ray" and spec.runtime == "docker":
+        return spec.cluster_port or CLUSTER_PORTS["ray"]
+    if len(spec.nodes) > 1 and spec.engine in CLUSTER_PORTS:
+        return spec.cluster_port or CLUSTER_PORTS[spec.engine]
+    return None
 
 
 def container_name(spec: Spec, rank: int) -> str:
     """`{container}-rN`; the base is the deployment's name where none was chosen."""
-    return f"{spec.container or 'sparkweb-' + spec.name}-r{rank}"
+    return f"{container_base(spec)}-r{rank}"
 
 
 def sites(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Site, ...] | tuple[Problem, ...]:
@@ -77,6 +94,7 @@ def gpus_of(spec: Spec, sheets: Sequence[Sheet]) -> tuple[int, ...]:
 
 def _site(spec: Spec, rank: int, sheet: Sheet, fabric: Fabric | None, gpus: int) -> Site:
     privileges, machine = sheet.privileges, sheet.machine
+    image = find_image(sheet, spec.image) if spec.runtime == "docker" and spec.image else None
     ipc_is_swept = bool(privileges and privileges.remove_ipc and privileges.linger is False)
     return Site(
         node=sheet.node,
@@ -88,4 +106,6 @@ def _site(spec: Spec, rank: int, sheet: Sheet, fabric: Fabric | None, gpus: int)
         shared_ipc=not ipc_is_swept,
         root=bool(machine and machine.uid == 0),
         home=(machine.home if machine and machine.home else ""),
+        gpus_there=len(sheet.gpus.gpus) if sheet.gpus else 0,
+        entrypoint_is_engine=bool(image and image.entrypoint and engine_of(image.entrypoint)),
     )

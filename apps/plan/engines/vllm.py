@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from apps.plan import steps
 from apps.plan.commands import docker, ray
-from apps.plan.engines.site import Site
-from apps.plan.options import canonical, group
+from apps.plan.engines import network, ranks
+from apps.plan.engines.argument import Argument, Variable, merged, number, of_fields, with_own
+from apps.plan.engines.site import Site, cluster_port
 from apps.plan.spec import Given, Spec
 from apps.plan.step import Stage, Step
-from apps.shell import Command, Shell, becoming, forgiving, pipe, script
+from apps.shell import Command, becoming, forgiving, pipe, script
 
 READY_TIMEOUT_S = 3600  # vLLM's own patience with its workers; the default of 600 s is shorter than a big model's load
-CACHE_INSIDE = "/root/.cache/huggingface"
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One option of the engine's command line and who wanted it.
-
-    `effective`: the words that are passed, empty when it is dropped. `source`: spec (a field of the deployment), ours
-    (needed for the way it is started), yours (a further argument). `yours`: what was asked for where it differs.
-    `reason`: why."""
-
-    flag: str
-    effective: tuple[str, ...]
-    source: str
-    reason: str = ""
-    yours: tuple[str, ...] = ()
 
 
 def arguments(spec: Spec, *, rank: int = 0, master: str = "") -> tuple[Argument, ...]:
     """All options of `vllm serve` for a rank, in order. `master`: the head's fabric address (native multi-node
     only)."""
-    fixed = (*_of_spec(spec), *_of_cluster(spec, rank, master))
-    groups = group(spec.arguments)
-    taken = {canonical(flag): words for flag, words in groups}
-    made = []
-    for argument in fixed:
-        yours = taken.get(argument.flag)
-        if yours is not None and yours != argument.effective:
-            reason = argument.reason or "the deployment's own field wins over a further argument"
-            argument = Argument(argument.flag, argument.effective, argument.source, reason, yours)
-        made.append(argument)
-    held = {argument.flag for argument in fixed}
-    for flag, words in groups:
-        option = canonical(flag)
-        if option in held:
-            continue
-        refused = _refused(spec, option)
-        made.append(Argument(option, () if refused else words, "yours", refused, words if refused else ()))
-    return tuple(made)
+    return merged(spec, (*_of_spec(spec), *_of_cluster(spec, rank, master)), refused=_refused)
 
 
 def _of_spec(spec: Spec) -> tuple[Argument, ...]:
@@ -63,14 +30,14 @@ def _of_spec(spec: Spec) -> tuple[Argument, ...]:
         ("--host", spec.api_host, ""),
         ("--port", str(spec.port), ""),
         ("--tensor-parallel-size", str(spec.tensor_parallel), ""),
-        ("--gpu-memory-utilization", _number(spec.gpu_memory_utilization), ""),
-        ("--max-model-len", _number(spec.max_model_len), ""),
+        ("--gpu-memory-utilization", number(spec.gpu_memory_utilization), ""),
+        ("--max-model-len", number(spec.max_model_len), ""),
         ("--kv-cache-dtype", spec.kv_cache_dtype or None, ""),
         ("--attention-backend", spec.attention_backend or None, ""),
         ("--reasoning-parser", spec.reasoning_parser or None, ""),
         ("--tool-call-parser", spec.tool_call_parser or None, ""),
     ]
-    made = [Argument(flag, (flag, value), "spec", reason) for flag, value, reason in wanted if value is not None]
+    made = of_fields(wanted)
     if spec.tool_call_parser:
         flag = "--enable-auto-tool-choice"
         made.insert(len(made) - 1, Argument(flag, (flag,), "ours", "a tool call parser does nothing without it"))
@@ -87,7 +54,7 @@ def _of_cluster(spec: Spec, rank: int, master: str) -> tuple[Argument, ...]:
             ("--nnodes", str(len(spec.nodes))),
             ("--node-rank", str(rank)),
             ("--master-addr", master),
-            ("--master-port", str(ray.RENDEZVOUS_PORT)),
+            ("--master-port", str(cluster_port(spec))),
         )
         made = [
             Argument(flag, (flag, value), "ours", "the ranks meet at the head's fabric address")
@@ -110,77 +77,55 @@ def _refused(spec: Spec, flag: str) -> str:
     return ""
 
 
-def _number(value: float | int | None) -> str | None:
-    return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def serve_words(spec: Spec, *, program: str = "vllm", rank: int = 0, master: str = "") -> Command:
     """`vllm serve MODEL …`."""
     words = [word for argument in arguments(spec, rank=rank, master=master) for word in argument.effective]
     return Command.of(program, "serve", spec.model_path or spec.model, *words)
 
 
-def environment(spec: Spec, site: Site) -> tuple[tuple[str, str], ...]:
-    """What the engine's processes find in their environment on one node; a person's own values win."""
-    made: dict[str, str] = {}
+def variables(spec: Spec, site: Site) -> tuple[Variable, ...]:
+    """What the engine's processes find in their environment on one node, with the reason of each."""
+    made: list[Variable] = []
     if site.fabric is not None:
-        made["VLLM_HOST_IP"] = site.fabric.address
-        made["NCCL_SOCKET_IFNAME"] = site.fabric.nccl_interface
-        made["GLOO_SOCKET_IFNAME"] = site.fabric.interface
-        made["TP_SOCKET_IFNAME"] = site.fabric.interface
-        if site.fabric.hcas:
-            made["NCCL_IB_HCA"] = ",".join(site.fabric.hcas)
-        made["NCCL_DEBUG"] = "INFO"  # the only proof of the path: a misspelt HCA falls back to TCP without a word
-        made["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
-    if spec.cluster == "ray":
-        made["RAY_memory_monitor_refresh_ms"] = (
-            "0"  # on unified memory 95 % in use is normal, and the monitor would kill workers
+        made.append(
+            Variable("VLLM_HOST_IP", site.fabric.address, reason="the fabric, or Ray waits for another address")
         )
-    made["VLLM_ENGINE_READY_TIMEOUT_S"] = str(READY_TIMEOUT_S)
+        made += network.variables(site.fabric)
+    if spec.cluster == "ray":
+        normal = "on unified memory 95 % in use is normal, and the monitor would kill workers"
+        made.append(Variable("RAY_memory_monitor_refresh_ms", "0", reason=normal))
+    patience = "the default of 600 s is shorter than a big model's load"
+    made.append(Variable("VLLM_ENGINE_READY_TIMEOUT_S", str(READY_TIMEOUT_S), reason=patience))
     if spec.model_path:
-        made["HF_HUB_OFFLINE"] = "1"
-    made.update(dict(spec.environment))
-    return tuple(made.items())
+        made.append(Variable("HF_HUB_OFFLINE", "1", reason="the files are on the node; a node may have no internet"))
+    return with_own(spec, made)
 
 
-def mount_of(model_path: str) -> str:
-    """The folder to show to a container. A hub snapshot is a farm of links into blobs beside it, so all of `hub` is
-    needed."""
-    before, mark, _ = model_path.partition("/hub/models--")
-    return f"{before}/hub" if mark else model_path
+def environment(spec: Spec, site: Site) -> tuple[tuple[str, str], ...]:
+    """The same as pairs; a person's own values win."""
+    return tuple((one.name, one.value) for one in variables(spec, site))
 
 
 def container(spec: Spec, site: Site, given: Given, command: Command) -> docker.Container:
-    mounts = ((mount_of(spec.model_path),) * 2,) if spec.model_path else ()
-    writable = ((f"{site.home}/.cache/huggingface", CACHE_INSIDE),) if not spec.model_path and site.home else ()
-    return docker.Container(
-        name=site.container,
-        image=spec.image,
-        labels=docker.Labels(given.deployment, given.revision, site.rank),
-        command=command.words,
-        environment=environment(spec, site),
-        secrets=tuple(secret.variable for secret in spec.secrets),
-        mounts=mounts,
-        writable=writable,
-        gpus=site.has_gpu,
-        infiniband=bool(site.fabric and site.fabric.hcas),
-        shared_ipc=site.shared_ipc,
-    )
+    return ranks.container(VLLM, spec, site, given, command)
 
 
 def stages(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
     """Cluster, Serve, Verify: how this spec is started on these places (rank order, the head first)."""
-    if spec.runtime == "process":
-        return _process(spec, places)
-    if spec.cluster == "ray":
+    if spec.cluster == "ray" and spec.runtime == "docker":
         return _ray(spec, places, given)
-    return _native(spec, places, given)
+    return ranks.stages(VLLM, spec, places, given)
+
+
+def _command(spec: Spec, place: Site, master: str) -> Command:
+    return serve_words(spec, program=spec.executable or "vllm", rank=place.rank, master=master)
 
 
 def _ray(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
     head, *workers = places
     head_address = head.fabric.address if head.fabric else "127.0.0.1"
-    started = ray.head(head_address, gpus=head.gpus)
+    port = cluster_port(spec) or ray.PORT
+    started = ray.head(head_address, port=port, gpus=head.gpus)
     made = [
         Stage("Ray head", "cluster", tuple(_rank_steps(spec, head, given, started, role="ray-head", follows="ray")))
     ]
@@ -196,7 +141,9 @@ def _ray(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
                         spec,
                         place,
                         given,
-                        ray.worker(place.fabric.address if place.fabric else "", head_address, gpus=place.gpus),
+                        ray.worker(
+                            place.fabric.address if place.fabric else "", head_address, port=port, gpus=place.gpus
+                        ),
                         role="ray-worker",
                         follows="vllm",
                         rank=place.rank,
@@ -217,7 +164,7 @@ def _ray(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
             ),
         )
     )
-    serve = docker.execute(head.container, *serve_words(spec).words)
+    serve = docker.execute(head.container, *_command(spec, head, "").words)
     made.append(
         Stage(
             "Serve",
@@ -309,66 +256,11 @@ def _kept_per_node(spec: Spec, places: Sequence[Site]) -> tuple[Step, ...]:
     )
 
 
-def _native(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
-    """Every container's main process is the engine; workers first, because the head waits for them only so long."""
-    head, *workers = places
-    master = head.fabric.address if head.fabric else ""
-
-    def started(place: Site) -> tuple[Step, ...]:
-        made = container(spec, place, given, serve_words(spec, rank=place.rank, master=master))
-        return (
-            steps.job(
-                f"cluster.rank{place.rank}.{place.node}",
-                place.node,
-                f"Start {place.container}",
-                docker.start(made),
-                shown=(made.run().text,),
-                secrets=spec.secrets,
-            ),
-            steps.serve(
-                place.node,
-                docker.follow(place.container),
-                shown=(docker.logs(place.container).text,),
-                secrets=(),
-                rank=place.rank,
-                title=f"Follow rank {place.rank}",
-            ),
-            steps.container_running(f"cluster.rank{place.rank}-up.{place.node}", place.node, place.container),
-        )
-
-    made = []
-    if workers:
-        made.append(Stage("Workers", "cluster", tuple(step for place in workers for step in started(place))))
-    made.append(Stage("Head" if workers else "Engine", "cluster", started(head)))
-    made.append(Stage("Serve", "loading", (steps.ready(spec, head.node),)))
-    made.append(Stage("Verify", "verifying", (steps.smoke(spec, head.node),)))
-    return tuple(made)
-
-
-def _process(spec: Spec, places: Sequence[Site]) -> tuple[Stage, ...]:
-    """Plain processes, one per node, under the executor's own detached jobs."""
-    head, *workers = places
-    master = head.fabric.address if head.fabric else ""
-
-    def started(place: Site) -> Step:
-        words = serve_words(spec, program=spec.executable, rank=place.rank, master=master)
-        return steps.serve(
-            place.node,
-            process(environment(spec, place), words),
-            shown=(words.text,),
-            secrets=spec.secrets,
-            rank=place.rank,
-        )
-
-    made = []
-    if workers:
-        made.append(Stage("Workers", "cluster", tuple(started(place) for place in workers)))
-    made.append(Stage("Serve", "loading", (started(head), steps.ready(spec, head.node))))
-    made.append(Stage("Verify", "verifying", (steps.smoke(spec, head.node),)))
-    return tuple(made)
-
-
-def process(values: Sequence[tuple[str, str]], words: Command) -> Shell:
-    """`exec env A=b … program …`: the job's process is the engine itself."""
-    pairs = tuple(f"{name}={value}" for name, value in values)
-    return becoming(Command.of("env", *pairs, *words.words) if pairs else words)
+VLLM = ranks.Engine(
+    name="vllm",
+    title="vLLM",
+    follows="vllm",
+    command=_command,
+    arguments=lambda spec, rank, master: arguments(spec, rank=rank, master=master),
+    variables=variables,
+)

@@ -1,5 +1,6 @@
 """One story a file: what is to happen, from a spec and the sheets of its nodes. Same input, same plan."""
 
+from apps.plan.stories.adopt import adopt
 from apps.plan.stories.clear import clear
 from apps.plan.stories.launch import launch
 from apps.plan.stories.probe import probe
@@ -9,4 +10,4 @@ from apps.plan.stories.restore import restore
 from apps.plan.stories.stop import stop
 from apps.plan.stories.unlock import unlock
 
-__all__ = ["clear", "launch", "probe", "provision", "relaunch", "restore", "stop", "unlock"]
+__all__ = ["adopt", "clear", "launch", "probe", "provision", "relaunch", "restore", "stop", "unlock"]

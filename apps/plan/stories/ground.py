@@ -130,21 +130,28 @@ def page_cache(name: str, sheet: Sheet | None) -> Iterator[Step]:
     )
 
 
-def tear_down(name: str, deployment: int) -> Iterator[Step]:
-    """Whatever is left of one deployment on one node, found by its label."""
+def tear_down(name: str, deployment: int, *, service: str = "", kept: Sequence[str] = ()) -> Iterator[Step]:
+    """Whatever is left of one deployment on one node, or of one of its services, found by its label, but the containers of the
+    services that stand (`kept`)."""
+    of = f"label=sparkweb.deployment={deployment}" + (f" --filter label=sparkweb.service={service}" if service else "")
+    but = f" | grep -vxF {' '.join(f'-e {one}' for one in kept)}" if kept else ""
+    named = " --format '{{.Names}}'" if kept else ""
+    running, there = ("", "-a") if kept else ("-q", "-aq")
     yield steps.job(
         f"clear.own.{name}",
         name,
         "Remove what is left of this deployment",
-        docker.tear_down(deployment),
+        docker.tear_down(deployment, service=service, kept=kept),
         shown=(
-            f"docker stop -t 30 $(docker ps -q --filter label=sparkweb.deployment={deployment})",
-            f"docker rm -f $(docker ps -aq --filter label=sparkweb.deployment={deployment})",
+            f"docker stop -t 30 $({' '.join(filter(None, ('docker ps', running)))}{named} --filter {of}{but})",
+            f"docker rm -f $(docker ps {there}{named} --filter {of}{but})",
         ),
-        why="ranks never come back one by one: the whole group is started anew",
+        why=f"all but {' and '.join(kept)}: {'it serves' if len(kept) == 1 else 'they serve'}"
+        if kept
+        else "ranks never come back one by one: the whole group is started anew",
         within_s=180.0,
     )
-    yield steps.containers_gone(f"clear.own-gone.{name}", name, deployment=deployment)
+    yield steps.containers_gone(f"clear.own-gone.{name}", name, deployment=deployment, service=service, but=kept)
 
 
 def put_back(

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from apps.diagnosis.findings.holders import discrete, is_ours
 from apps.facts.sheet import Sheet
-from apps.plan import preflight, steps
+from apps.plan import preflight, steps, together
 from apps.plan.checks.others import without_theirs
-from apps.plan.engines import command, vllm
+from apps.plan.engines import table
 from apps.plan.engines.site import Site, container_name, sites
-from apps.plan.fit import SLACK_BYTES, claim_bytes, fit
+from apps.plan.fit import SLACK_BYTES, claim_bytes
+from apps.plan.fit_together import fit_all
 from apps.plan.found import container_of, known
 from apps.plan.problems import needed_ports, problems
 from apps.plan.spec import Given, Spec, validate
-from apps.plan.step import Plan, Problem, Stage, Step
+from apps.plan.step import Plan, Problem, Setting, Stage, Step
 from apps.plan.stories import ground
 
-ENGINES = {"vllm": vllm.stages, "command": command.stages}
 DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
 
 
@@ -31,74 +32,120 @@ def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -
 
 def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Plan:
     """A launch or a relaunch; they differ in what is torn down first."""
-    places = sites(spec, sheets)
+    given = replace(given, standing=standing(spec, sheets, given))
     stages: tuple[Stage, ...] = ()
+    settings: tuple[Setting, ...] = ()
     serves = serving_already(spec, sheets, given)
     found = (serves,) if serves else problems(spec, sheets, given)
     given = without_theirs(sheets, given)
-    if not serves and not validate(spec) and places and all(isinstance(place, Site) for place in places):
-        ready = tuple(place for place in places if isinstance(place, Site))
-        stages = _stages(story, spec, sheets, given, ready)
+    if not serves and not validate(spec):
+        stages = _stages(story, spec, sheets, given)
+        settings = _settings(spec, sheets) if stages else ()
     return Plan(
         story=story,
         deployment=given.deployment,
         revision=given.revision,
         nodes=spec.nodes,
         stages=stages,
-        fit=None if validate(spec) else fit(spec, sheets, given),
+        fit=None if validate(spec) else fit_all(spec, sheets, given),
         problems=found,
         spec=spec.to_json(),
+        kept=tuple(one.service for one in together.kept(spec, given)) if stages else (),
+        settings=settings,
     )
 
 
-def _stages(
-    story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given, places: Sequence[Site]
-) -> tuple[Stage, ...]:
-    made = [Stage("Preflight", "preflight", tuple(_preflight(story, spec, sheets[node], given) for node in spec.nodes))]
+def _stages(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Stage, ...]:
+    """Empty where a node is unknown or has no fabric address."""
+    places = {one.service: sites(one, sheets) for one in together.wanted(spec, given)}
+    if any(not isinstance(place, Site) for found in places.values() for place in found):
+        return ()
+    looks = tuple(_preflight(story, spec, sheets[node], given) for node in spec.nodes)
+    made = [Stage("Preflight", "preflight", (*_left_alone(spec, given), *looks))]
     cleared = tuple(step for node in spec.nodes for step in _ground(story, spec, node, sheets[node], given))
     if cleared:
         made.append(Stage("Clear", "clearing", cleared))
-    return (*made, *ENGINES[spec.engine](spec, places, given))
+    for number, one in enumerate(together.wanted(spec, given)):
+        ready = tuple(place for place in places[one.service] if isinstance(place, Site))
+        before = _room_again(one, sheets) if number else ()
+        made += together.as_part(spec, one, (*before, *table.stages(one, ready, given)))
+    return tuple(made)
 
 
-def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Problem | None:
-    """Why there is nothing to launch: the watch calls it healthy, every rank of this very revision runs and the API's
-    port is open. None when something is missing or when nobody can tell."""
-    if not given.healthy or spec.runtime != "docker" or not given.deployment:
-        return None
+def _settings(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Setting, ...]:
+    """Of all services; those of further ones behind their names."""
+    made: list[Setting] = []
+    for one in spec.each:
+        ready = tuple(place for place in sites(one, sheets) if isinstance(place, Site))
+        found = table.settings(one, ready) if ready else ()
+        made += [replace(each, name=f"{one.label}: {each.name}") if one.service else each for each in found]
+    return tuple(made)
+
+
+def _room_again(spec: Spec, sheets: Mapping[str, Sheet]) -> tuple[Stage, ...]:
+    """The service before has read its weights through the page cache, which the next one's engine would take for taken."""
+    dropped = tuple(step for node in spec.nodes for step in ground.page_cache(node, sheets[node]))
+    return (Stage("Clear", "clearing", dropped),) if dropped else ()
+
+
+def _left_alone(spec: Spec, given: Given) -> Iterator[Step]:
+    for one in together.kept(spec, given):
+        yield steps.note(
+            together.key_of(f"preflight.kept.{one.nodes[0]}", one.service),
+            one.nodes[0],
+            f"Leave {one.label} as it is",
+            why=f"revision {given.revision} of it serves on {', '.join(one.nodes)}",
+        )
+
+
+def standing(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[str, ...]:
+    """Services that need no launch: the watch says that they serve, every rank of this very revision runs and the API's port is
+    open. A service is left out when something of it is missing or when nobody can tell; and a deployment that isn't all of it
+    healthy must have said so service by service."""
+    names = [one.service for one in spec.each] if given.healthy else list(given.serving) if spec.services else []
+    return tuple(one.service for one in spec.each if one.service in names and _stands(one, sheets, given))
+
+
+def _stands(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> bool:
+    if spec.runtime != "docker" or not given.deployment:
+        return False
     for rank, node in enumerate(spec.nodes):
         found = container_of(sheets.get(node), container_name(spec, rank))
         ours = found and is_ours(found, given.deployment) and found.state == "running"
         if not found or not ours or found.labels.get("sparkweb.revision") != str(given.revision):
-            return None
+            return False
     head = sheets[spec.nodes[0]]
-    if not any(listener.port == spec.port for listener in head.listeners or ()):
+    return any(listener.port == spec.port for listener in head.listeners or ())
+
+
+def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Problem | None:
+    """Why there is nothing to launch: every service stands. None when one does not."""
+    if together.wanted(spec, given):
         return None
+    ports = [str(one.port) for one in spec.each]
     return Problem(
         "already_serving",
         "stop",
         "It serves already",
         spec.nodes[0],
-        f"Revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port {spec.port}, so there is nothing to start.",
+        f"Revision {given.revision} runs on {', '.join(spec.nodes)} and listens on port{'s' if len(ports) > 1 else ''} "
+        f"{', '.join(ports)}, so there is nothing to start.",
         "Stop it first to start it anew.",
     )
 
 
 def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
     """A fresh look at one node, compared with what this plan takes for true."""
-    image = preflight.find_image(sheet, spec.image) if spec.runtime == "docker" else None
-    model = preflight.find_model(sheet, spec.model_path) if spec.model_path else None
     mine = known(sheet, given.clear)
     pids = [int(one.name) for one in mine if one.kind == "process"]
+    here = together.on(spec, sheet.node)
+    docker = [one for one in here if one.runtime == "docker"]
     gate: dict[str, Any] = preflight.gate(
         sheet,
-        docker=spec.runtime == "docker",
-        image=spec.image if spec.runtime == "docker" else "",
-        image_id=image.id if image else None,
-        model_path=spec.model_path,
-        shards=(model.shards_expected or model.shards) if model else None,
-        weights_bytes=model.weights_bytes if model else None,
-        containers=[container_name(spec, rank) for rank in range(len(spec.nodes))] if spec.runtime == "docker" else [],
+        docker=bool(docker),
+        **_files(here[0], sheet),
+        further=[files for one in here[1:] if (files := _files(one, sheet))],
+        containers=[container_name(one, rank) for one in docker for rank in range(len(one.nodes))],
         deployment=given.deployment,
         cleared=[one.name for one in mine if one.kind == "container"],
         seen=sorted(one.name for one in sheet.containers or () if one.state == "running"),
@@ -116,6 +163,20 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
         within_s=60.0,
         why="refuses if the node is not as this plan takes it to be",
     )
+
+
+def _files(spec: Spec, sheet: Sheet) -> dict[str, Any]:
+    """The image and the model of one service, as the sheet shows them; empty values left out."""
+    image = preflight.find_image(sheet, spec.image) if spec.runtime == "docker" else None
+    model = preflight.find_model(sheet, spec.model_path) if spec.model_path else None
+    found = {
+        "image": spec.image if spec.runtime == "docker" else "",
+        "image_id": image.id if image else None,
+        "model_path": spec.model_path,
+        "shards": (model.shards_expected or model.shards) if model else None,
+        "weights_bytes": model.weights_bytes if model else None,
+    }
+    return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 def _memory_to_find(story: str, spec: Spec, sheet: Sheet, given: Given) -> int | None:
@@ -142,25 +203,32 @@ def _ports_to_watch(story: str, spec: Spec, sheet: Sheet, given: Given) -> list[
 def _ground(story: str, spec: Spec, node: str, sheet: Sheet, given: Given) -> tuple[Step, ...]:
     """What is done to one node before anything is started there."""
     made: list[Step] = []
-    if story == "relaunch" and spec.runtime == "process":
-        made.append(
-            steps.end(
-                f"clear.end.{node}",
-                node,
-                ends=steps.serve_key(node),
-                title="End what is left of the engine",
-                why="the engine is a detached job of an earlier run",
+    starts = [one for one in together.wanted(spec, given) if node in one.nodes]
+    for one in starts:
+        if (story == "relaunch" and one.runtime == "process") or given.found:  # a found one's log is followed by a job
+            made.append(
+                steps.end(
+                    together.key_of(f"clear.end.{node}", one.service),
+                    node,
+                    ends=steps.serve_key(node, one.service),
+                    title="End what is left of the engine",
+                    why="the engine is a detached job of an earlier run",
+                )
             )
-        )
     leftovers = any(is_ours(one, given.deployment) for one in sheet.containers or ())
-    if spec.runtime == "docker" and given.deployment and (story == "relaunch" or leftovers):
-        made += ground.tear_down(node, given.deployment)
-    consented = list(ground.clearing(node, sheet, given.clear))
-    made += consented
-    ports = needed_ports(spec, node)
+    docker = any(one.runtime == "docker" for one in starts)
+    if docker and given.deployment and (story == "relaunch" or leftovers):
+        stays = [
+            container_name(one, one.nodes.index(node))
+            for one in together.kept(spec, given)
+            if one.runtime == "docker" and node in one.nodes
+        ]
+        made += ground.tear_down(node, given.deployment, kept=stays)
+    made += ground.clearing(node, sheet, given.clear)
+    ports = tuple(port for one in starts for port in needed_ports(one, node))
     if made and ports:
         made.append(steps.ports_free(f"clear.ports.{node}", node, ports))
-    wanted = claim_bytes(spec, sheet)
+    wanted = sum(claim_bytes(one, sheet) or 0 for one in starts)
     if made and wanted:
         made.append(steps.memory_free(f"clear.memory.{node}", node, wanted - SLACK_BYTES))
-    return (*made, *ground.page_cache(node, sheet))
+    return (*made, *ground.page_cache(node, sheet)) if starts else ()

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from apps.diagnosis.findings.holders import NOTABLE_BYTES, holders
 from apps.facts.sheet import Sheet
-from apps.plan import steps
+from apps.plan import steps, together
+from apps.plan.engines.site import container_name
 from apps.plan.fit import claim_bytes
 from apps.plan.problems import needed_ports
 from apps.plan.spec import Given, Spec
@@ -19,32 +20,75 @@ BACK = 0.5  # of what the engine claimed: others may use the rest, and this must
 
 def stop(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given) -> Plan:
     """Needs no sheet: what is ours is found on the node by its label. Containers go before the engine's job is ended,
-    so that the log's last byte is still written."""
-    made = tuple(step for node in spec.nodes for step in _node(spec, node, sheets.get(node), given))
-    return Plan(
-        "stop", given.deployment, given.revision, spec.nodes, (Stage("Stop", "stopping", made),), spec=spec.to_json()
+    so that the log's last byte is still written. Several services are stopped one after the other, the last started first;
+    `given.only`: these alone."""
+    if given.adopted:
+        return _let_go(spec, given)
+    cleared = tuple(
+        step
+        for node in spec.nodes
+        for step in ground.clearing(node, sheets.get(node), [one for one in given.found if one.node == node])
     )
+    before = (Stage("Clear", "clearing", cleared),) if cleared else ()
+    stages = before + tuple(
+        Stage(
+            f"Stop {one.label}" if spec.services else "Stop",
+            "stopping",
+            tuple(step for node in one.nodes for step in _node(spec, one, node, sheets.get(node), given)),
+        )
+        for one in reversed(spec.each)
+        if given.only is None or one.service in given.only
+    )
+    kept = () if given.only is None else tuple(one.service for one in spec.each if one.service not in given.only)
+    return Plan("stop", given.deployment, given.revision, spec.nodes, stages, spec=spec.to_json(), kept=kept)
 
 
-def _node(spec: Spec, node: str, sheet: Sheet | None, given: Given) -> list[Step]:
+def _let_go(spec: Spec, given: Given) -> Plan:
+    """Of what was adopted only the following of its logs ends; it runs on."""
+    ends = tuple(
+        replace(
+            steps.end(
+                together.key_of(f"stop.end.{node}", one.service),
+                node,
+                ends=steps.serve_key(node, one.service),
+                title=f"Follow the log of {one.label} no longer" if spec.services else "Follow its log no longer",
+                why="what was found runs on as it is",
+            ),
+            service=one.service,
+        )
+        for one in spec.each
+        for node in one.nodes[:1]
+    )
+    stages = (Stage("Let go", "stopping", ends),)
+    return Plan("stop", given.deployment, given.revision, spec.nodes, stages, spec=spec.to_json())
+
+
+def _node(spec: Spec, one: Spec, node: str, sheet: Sheet | None, given: Given) -> list[Step]:
+    """Of several services the main one goes last, with whatever else of this deployment is there."""
     made: list[Step] = []
-    if spec.runtime == "docker":
-        made += [_renamed(step) for step in ground.tear_down(node, given.deployment)]
-    if spec.runtime == "process" or spec.cluster == "native" or node == spec.nodes[0]:
+    service = one.service
+    if one.runtime == "docker":
+        others = [
+            container_name(other, other.nodes.index(node))
+            for other in spec.services
+            if not service and given.only is not None and other.runtime == "docker" and node in other.nodes
+        ]
+        made += [_renamed(step) for step in ground.tear_down(node, given.deployment, service=service, kept=others)]
+    if one.runtime == "process" or one.cluster == "native" or node == one.nodes[0]:
         made.append(
             steps.end(
                 f"stop.end.{node}",
                 node,
-                ends=steps.serve_key(node),
+                ends=steps.serve_key(node, service),
                 title="End the engine's job",
                 why="the job that served or followed the engine; gone already is fine",
             )
         )
-    ports = needed_ports(spec, node)
+    ports = needed_ports(one, node)
     if ports:
         made.append(steps.ports_free(f"stop.ports.{node}", node, ports))
-    made.append(_memory(spec, node, sheet, given))
-    return made
+    made.append(_memory(one, node, sheet, given))
+    return [replace(step, key=together.key_of(step.key, service), service=service) for step in made]
 
 
 def _memory(spec: Spec, node: str, sheet: Sheet | None, given: Given) -> Step:

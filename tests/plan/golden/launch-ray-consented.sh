@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan 21a5d8c377eec9eb96d6c7204269ccac8ffd8294862385b908f2e41f457b7c60
+# plan c06e57f5908b8fb45df666b1464c374c1e0a63d370cc30dbb0ff0f2a9c753924
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
@@ -118,7 +118,7 @@ printf '%s\n' 'a container called vllm-qwen35-r0 is here and does not belong to 
 exit 3
 ;;
 esac
-docker run -d --name vllm-qwen35-r0 --gpus all --network host --ipc host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 --log-driver json-file --log-opt max-size=2g --log-opt max-file=2 -v /models/Qwen3.5-122B-A10B-FP8:/models/Qwen3.5-122B-A10B-FP8:ro -e VLLM_HOST_IP=192.168.200.12 -e NCCL_SOCKET_IFNAME=enp1s0f0np0 -e GLOO_SOCKET_IFNAME=enp1s0f0np0 -e TP_SOCKET_IFNAME=enp1s0f0np0 -e NCCL_IB_HCA=roceP2p1s0f0,rocep1s0f0 -e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET -e RAY_memory_monitor_refresh_ms=0 -e VLLM_ENGINE_READY_TIMEOUT_S=3600 -e HF_HUB_OFFLINE=1 --label sparkweb.deployment=7 --label sparkweb.revision=3 --label sparkweb.rank=0 --label "sparkweb.run=$SPARKWEB_RUN" hellohal2064/vllm-qwen3.5-gb10 ray start --head --block --node-ip-address=192.168.200.12 --port=6379 --num-gpus=1 --object-store-memory=1073741824 --include-dashboard=false
+docker run -d --name vllm-qwen35-r0 --gpus all --network host --ipc host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 --log-driver json-file --log-opt max-size=2g --log-opt max-file=2 -v /models/Qwen3.5-122B-A10B-FP8:/models/Qwen3.5-122B-A10B-FP8:ro -e VLLM_HOST_IP=192.168.200.12 -e NCCL_SOCKET_IFNAME=enp1s0f0np0 -e GLOO_SOCKET_IFNAME=enp1s0f0np0 -e TP_SOCKET_IFNAME=enp1s0f0np0 -e NCCL_IB_HCA=roceP2p1s0f0,rocep1s0f0 -e NCCL_IB_GID_INDEX=3 -e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET -e RAY_memory_monitor_refresh_ms=0 -e VLLM_ENGINE_READY_TIMEOUT_S=3600 -e HF_HUB_OFFLINE=1 --label sparkweb.deployment=7 --label sparkweb.revision=3 --label sparkweb.rank=0 --label "sparkweb.run=$SPARKWEB_RUN" hellohal2064/vllm-qwen3.5-gb10 ray start --head --block --node-ip-address=192.168.200.12 --port=6379 --num-gpus=1 --object-store-memory=1073741824 --include-dashboard=false
 ) || exit $?
 # Follow the log of vllm-qwen35-r0 [serve]
 # to follow its log: docker logs --follow vllm-qwen35-r0
@@ -151,7 +151,7 @@ printf '%s\n' 'a container called vllm-qwen35-r1 is here and does not belong to 
 exit 3
 ;;
 esac
-docker run -d --name vllm-qwen35-r1 --gpus all --network host --ipc host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 --log-driver json-file --log-opt max-size=2g --log-opt max-file=2 -v /models/Qwen3.5-122B-A10B-FP8:/models/Qwen3.5-122B-A10B-FP8:ro -e VLLM_HOST_IP=192.168.200.13 -e NCCL_SOCKET_IFNAME=enp1s0f0np0 -e GLOO_SOCKET_IFNAME=enp1s0f0np0 -e TP_SOCKET_IFNAME=enp1s0f0np0 -e NCCL_IB_HCA=roceP2p1s0f0,rocep1s0f0 -e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET -e RAY_memory_monitor_refresh_ms=0 -e VLLM_ENGINE_READY_TIMEOUT_S=3600 -e HF_HUB_OFFLINE=1 --label sparkweb.deployment=7 --label sparkweb.revision=3 --label sparkweb.rank=1 --label "sparkweb.run=$SPARKWEB_RUN" hellohal2064/vllm-qwen3.5-gb10 ray start --block --address=192.168.200.12:6379 --node-ip-address=192.168.200.13 --num-gpus=1 --object-store-memory=1073741824
+docker run -d --name vllm-qwen35-r1 --gpus all --network host --ipc host --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 --log-driver json-file --log-opt max-size=2g --log-opt max-file=2 -v /models/Qwen3.5-122B-A10B-FP8:/models/Qwen3.5-122B-A10B-FP8:ro -e VLLM_HOST_IP=192.168.200.13 -e NCCL_SOCKET_IFNAME=enp1s0f0np0 -e GLOO_SOCKET_IFNAME=enp1s0f0np0 -e TP_SOCKET_IFNAME=enp1s0f0np0 -e NCCL_IB_HCA=roceP2p1s0f0,rocep1s0f0 -e NCCL_IB_GID_INDEX=3 -e NCCL_DEBUG=INFO -e NCCL_DEBUG_SUBSYS=INIT,NET -e RAY_memory_monitor_refresh_ms=0 -e VLLM_ENGINE_READY_TIMEOUT_S=3600 -e HF_HUB_OFFLINE=1 --label sparkweb.deployment=7 --label sparkweb.revision=3 --label sparkweb.rank=1 --label "sparkweb.run=$SPARKWEB_RUN" hellohal2064/vllm-qwen3.5-gb10 ray start --block --address=192.168.200.12:6379 --node-ip-address=192.168.200.13 --num-gpus=1 --object-store-memory=1073741824
 ) || exit $?
 # Follow the log of vllm-qwen35-r1 [serve]
 (

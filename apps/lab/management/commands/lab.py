@@ -33,6 +33,7 @@ class Command(BaseCommand):
         serve.add_argument("--shard-seconds", type=float, default=18.0, help="seconds a shard before scaling")
         serve.add_argument("--rank-order", choices=["01", "10"], default="01")
         serve.add_argument("--redirect", choices=["auto", "mount", "rewrite"], default="auto")
+        serve.add_argument("--third", action="store_true", help="with the x86 server of the story, too")
         for verb, words in {
             "state": (),
             "faults": (),
@@ -66,6 +67,7 @@ class Command(BaseCommand):
                         redirect=options["redirect"],
                         shard_s=options["shard_seconds"],
                         rank_order=options["rank_order"],
+                        third=options["third"],
                     )
                 )
             )

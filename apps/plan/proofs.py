@@ -1,0 +1,156 @@
+"""One real request that proves a service: what is asked, and what the answer shows. By what the service is for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.diagnosis import api
+from apps.diagnosis.masking import mask_text
+
+# Where it may be answered, the likeliest first: vLLM and llama.cpp know the first two for ranking, older vLLM only /score.
+PATHS = {
+    "chat": ("/v1/chat/completions",),
+    "embeddings": ("/v1/embeddings",),
+    "rerank": ("/v1/rerank", "/rerank", "/score"),
+}
+TITLES = {"chat": "One real completion", "embeddings": "Two real embeddings", "rerank": "One real ranking"}
+NOUNS = {"chat": "completion", "embeddings": "embeddings", "rerank": "ranking"}
+QUESTION = "What is the capital of France?"
+FITTING, OTHER = "Paris is the capital of France.", "Bananas are yellow when they are ripe."
+ELSEWHERE = (404, 405)  # another path may know it
+ALIKE = 1e-6  # of two embeddings' cosine distance: less is the same
+
+
+@dataclass(frozen=True)
+class Proof:
+    """`ok`: it is proven. `verdict`: a name of what was seen. `larger`: worth another try with more tokens. `elsewhere`: not here,
+    another path may answer. `warning`: it works, but somebody should look. `values`: for people."""
+
+    ok: bool
+    verdict: str
+    sentence: str
+    larger: bool = False
+    elsewhere: bool = False
+    warning: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def body(kind: str, model: str, *, url: str, max_tokens: int) -> bytes:
+    """What is posted to `url`."""
+    asked: dict[str, Any] = {"model": model}
+    if kind == "embeddings":
+        asked["input"] = [FITTING, OTHER]
+    elif kind == "rerank" and url.endswith("/score"):
+        asked |= {"text_1": QUESTION, "text_2": [OTHER, FITTING]}
+    elif kind == "rerank":
+        asked |= {"query": QUESTION, "documents": [OTHER, FITTING]}
+    else:
+        asked |= {
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
+        }
+    return json.dumps(asked).encode()
+
+
+def judge(kind: str, status: int, answer: bytes, *, max_tokens: int = 0) -> Proof:
+    """What an answer shows. Never raises for any bytes."""
+    if kind not in ("embeddings", "rerank"):
+        verdict = api.chat(status, answer, max_tokens)
+        return Proof(
+            verdict.ok, verdict.verdict, verdict.sentence or verdict.verdict, verdict.retry_max_tokens is not None
+        )
+    said = _parsed(answer)
+    if status != 200 or api.error_of(said) is not None:
+        return _refused(kind, status, answer)
+    if not isinstance(said, Mapping):
+        return Proof(False, "not_json", f"The answer is no JSON object: {_shown(answer)}")
+    return _embeddings(said, answer) if kind == "embeddings" else _ranking(said, answer)
+
+
+def _parsed(answer: bytes) -> Any:
+    try:
+        return json.loads(answer)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _shown(answer: bytes) -> str:
+    return mask_text(answer[:300].decode("utf-8", "replace")).strip() or "nothing"
+
+
+def _refused(kind: str, status: int, answer: bytes) -> Proof:
+    error = api.error_of(answer)
+    told = mask_text(error[0][:300]) if error else _shown(answer)
+    missing = error is None or "does not exist" not in error[0]
+    if (status in ELSEWHERE and missing) or "not support" in told:
+        wanted = "embeddings" if kind == "embeddings" else "ranking"
+        return Proof(
+            False,
+            "not_offered",
+            f"The engine serves this model, but not for {wanted} (HTTP {status}: {told}). Start it for that: vLLM wants "
+            f"--runner pooling{'' if kind == 'embeddings' else ' and a model with a score head'}, SGLang --is-embedding, "
+            f"llama.cpp {'--embedding' if kind == 'embeddings' else '--reranking'}.",
+            elsewhere=status in ELSEWHERE,
+        )
+    return Proof(False, "error", f"HTTP {status}: {told}")
+
+
+def _embeddings(said: Mapping[str, Any], answer: bytes) -> Proof:
+    rows = said.get("data")
+    listed = [row.get("embedding") for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    found = [one for one in listed if isinstance(one, list) and one]
+    if len(found) != 2:
+        return Proof(False, "wrong_count", f"Two texts went in, {len(found)} embeddings came out: {_shown(answer)}")
+    vectors = [_numbers(one) for one in found]
+    if any(vector is None for vector in vectors):
+        return Proof(False, "not_finite", "An embedding holds something that is no finite number; it is of no use.")
+    first, second = (vector for vector in vectors if vector is not None)
+    if len(first) != len(second):
+        return Proof(False, "unequal", f"The embeddings have {len(first)} and {len(second)} numbers.")
+    lengths = math.hypot(*first), math.hypot(*second)
+    if not all(lengths):
+        return Proof(False, "all_zero", "An embedding is zero throughout; it is of no use.")
+    cosine = sum(a * b for a, b in zip(first, second, strict=True)) / (lengths[0] * lengths[1])
+    values = {"dimensions": len(first), "cosine": round(cosine, 4)}
+    warning = "Two texts about different things have the same embedding." if 1 - cosine < ALIKE else ""
+    return Proof(
+        True, "ok", f"Two embeddings of {len(first)} numbers, cosine {cosine:.2f}.", False, False, warning, values
+    )
+
+
+def _numbers(row: list[Any]) -> list[float] | None:
+    """None where something is no finite number; JSON has no NaN, but engines write it."""
+    good = [
+        float(one) for one in row if isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < 1e300
+    ]
+    return good if len(good) == len(row) else None
+
+
+def _ranking(said: Mapping[str, Any], answer: bytes) -> Proof:
+    """Of /rerank: {"results": [{"index", "relevance_score"}]}, best first; of /score: {"data": [{"index", "score"}]}."""
+    rows = said.get("results", said.get("data"))
+    scores: dict[int, Any] = {}
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, Mapping) and isinstance(row.get("index"), int):
+            scores[row["index"]] = row.get("relevance_score", row.get("score"))
+    if set(scores) != {0, 1}:
+        return Proof(False, "wrong_count", f"Two texts went in, {len(scores)} scores came out: {_shown(answer)}")
+    numbers = _numbers([scores[0], scores[1]])
+    if numbers is None:
+        return Proof(False, "not_finite", "A score is no finite number; it is of no use.")
+    other, fitting = numbers
+    warning = ""
+    if fitting <= other:
+        warning = (
+            f"It puts “{OTHER}” ({other:.3g}) before “{FITTING}” ({fitting:.3g}) for “{QUESTION}”: its scores most likely mean "
+            "nothing. Check the model's template and --hf-overrides."
+        )
+    return Proof(
+        True, "ok", f"The fitting text scores {fitting:.3g}, the other {other:.3g}.", False, False, warning,
+        {"fitting": fitting, "other": other},
+    )  # fmt: skip
