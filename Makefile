@@ -23,7 +23,7 @@ INSTALL ?=
 nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-build lab-needs bench chaos clean runtime engine test-postgres wheelhouse
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-build lab-needs bench chaos clean runtime engine test-systems test-postgres wheelhouse
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -62,6 +62,9 @@ lock: ## write the lock files anew (UPGRADE=1 takes newer versions)
 
 screenshots: setup ## every page, desktop and phone, light and dark, into var/screenshots/
 	@$(bin)/python -m pytest -n 0 tests/browser -m browser -k screenshots
+
+test-systems: setup ## every system of the shipped recipes by a person in a browser, on pretend machines (minutes)
+	@SPARKWEB_SYSTEMS=1 $(bin)/python -m pytest -n 0 -s tests/browser/test_systems.py $(TESTS)
 
 test-postgres: setup ## the tests that use the database, on a PostgreSQL of their own (Debian's, started and ended here)
 	@JOBS=$(JOBS) sh scripts/postgres.sh $(TESTS)

@@ -145,6 +145,7 @@ class Away:
     since: float
     tries: int
     next_at: float
+    hidden: bool = True  # not reached; else it answered, and said no
 
 
 class Executor:
@@ -446,7 +447,8 @@ class Executor:
                         lost.key, "failed", reason=trouble.reason, evidence=f"{since}{trouble.hop}: {trouble.evidence}"
                     )
             if step is None:
-                self.away[node] = Away(away.since, away.tries + 1, now + 15.0)
+                hidden = isinstance(trouble, OUT_OF_SIGHT)
+                self.away[node] = Away(away.since, away.tries + 1, now + 15.0, hidden)
             return
         delay = delays[min(away.tries, len(delays) - 1)] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
         self.away[node] = Away(away.since, away.tries + 1, now + delay)
@@ -766,7 +768,7 @@ class Executor:
         self.failed_at = self.failed_at or now
         self._apply_what_came()
         first = min(failed, key=lambda step: self.ordinals[step.key])
-        hidden = [node for node in self._nodes_followed() if node in self.away]
+        hidden = [node for node in self._nodes_followed() if node in self.away and self.away[node].hidden]
         if hidden and now - self.failed_at < LAST_LOOK_S:
             self._say(
                 first,

@@ -82,8 +82,11 @@ class RealStack:
         return until(written, 60, self.logs)
 
     def lab(self, *words: str) -> str:
+        return self.manage("lab", "--folder", str(self.lab_folder), *words)
+
+    def manage(self, *words: str) -> str:
         done = subprocess.run(
-            [sys.executable, "manage.py", "lab", "--folder", str(self.lab_folder), *words],
+            [sys.executable, "manage.py", *words],
             cwd=ROOT,
             env=self.environment,
             capture_output=True,

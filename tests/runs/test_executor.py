@@ -13,6 +13,7 @@ import pytest
 from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import launch
 from apps.remote.jobs import JobNotStarted
+from apps.remote.nodelock import NodeHeld
 from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed, JobLook
 from apps.runs import executor
 from apps.runs.executor import Executor
@@ -105,6 +106,26 @@ def test_a_cancel_begins_at_once_while_64_ranks_are_followed_and_some_hang() -> 
         assert run.journal.ends == [("cancelled", "cancelled", "")]
         assert all(node.cancelled_at for node in run.doors.nodes.values())
         assert all("docker rm -f" in "".join(node.ran) for node in run.doors.nodes.values())
+
+
+def test_a_node_that_another_installation_holds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answered, and said no: nothing is hidden there that would explain more."""
+
+    slow = threading.Event()
+
+    def held(_: object, node: str) -> None:
+        if node == "spark-0":
+            slow.wait(60)
+        else:
+            raise NodeHeld("foreign_installation", hop=node, evidence="another installation works there")
+
+    monkeypatch.setattr(MemoryDoors, "hold", held)
+    with working(2) as run:
+        run.until(lambda: "spark-1" in run.made.away)  # it is asked again while the other one takes its time
+        slow.set()
+        assert run.over.wait(30), (run.journal.steps, run.made.away)
+        ((state, reason, evidence),) = run.journal.ends
+        assert (state, reason) == ("failed", "foreign_installation") and "another installation" in evidence
 
 
 def test_a_cancel_does_not_wait_for_ever_for_a_node_that_never_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,12 +114,11 @@ def text_of(run: Run) -> str:
     return "\n".join(f"{line['node']} {line['step']} {line['text']}" for line in lines.lines(run, limit=5000)["lines"])
 
 
-def is_clean(lab: Lab, names: list[str], ports: set[int]) -> str:
-    """What is left on these nodes of anything that we started; empty when nothing is."""
-    state = lab.state()["nodes"]
+def left_of(state: dict[str, Any], names: list[str], ports: set[int]) -> str:
+    """What is left on these nodes of anything that we started, by the lab's state; empty when nothing is."""
     left = []
     for name in names:
-        node = state[name]
+        node = state["nodes"][name]
         left += [
             f"{name}: container {one}"
             for one, about in node["containers"].items()
@@ -169,7 +168,7 @@ def test_every_engine_serves_and_leaves_its_nodes_clean(
     assert stop.state == "succeeded", (stop.evidence, text_of(stop))
     ports = {spec["port"], spec["cluster_port"] or 0, 29501, 25000}
     until = time.monotonic() + 20
-    while (left := is_clean(machines.lab, nodes, ports)) and time.monotonic() < until:
+    while (left := left_of(machines.lab.state(), nodes, ports)) and time.monotonic() < until:
         time.sleep(0.2)
     assert not left
 
