@@ -5,8 +5,8 @@ VAR ?= $(CURDIR)/var
 ONCE ?=
 # Arguments for pytest, such as TESTS="tests/plan -k fit".
 TESTS ?=
-# Test processes: two a core, because half of the tests mostly wait.
-JOBS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 2))))
+# Test processes: one a core. Two a core starve the tests that start whole stacks.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 bin := .venv/bin
 manage := $(bin)/python manage.py
@@ -52,7 +52,7 @@ up: runtime ## the product without pretend Sparks (PORT, VAR); the first page ma
 
 test: setup ## every test; what can't run on this machine is skipped and named at the end
 	@sh scripts/missing.sh
-	@$(bin)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
+	@$(bin)/python -m pytest -n $(JOBS) $(TESTS)
 
 check: setup ## style, types, import contracts, spelling, templates, migrations, deployment settings
 	@sh scripts/check.sh

@@ -45,4 +45,4 @@ if [ "${1:-}" = -- ]; then
 fi
 # Everything but what never opens a database.
 [ $# -gt 0 ] || set -- tests/test_routes.py tests/audit tests/people tests/api tests/runs tests/live tests/web tests/watch tests/story tests/stack tests/production
-.venv/bin/python -m pytest -n "${JOBS:-$(nproc)}" --maxschedchunk 1 "$@"
+.venv/bin/python -m pytest -n "${JOBS:-$(nproc)}" "$@"

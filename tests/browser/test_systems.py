@@ -107,11 +107,7 @@ def test_every_system_serves_and_is_stopped_by_a_person(stack: Machines, browser
             run = serves(ada, stack, deployment, said)
             stop(ada, deployment)
             port = int(stack.api(f"deployments/{deployment.rpartition('/')[2]}")["spec"]["port"])
-            until(
-                lambda nodes=nodes, port=port: not left(stack, nodes, port),
-                30,
-                lambda: f"{run}: {left(stack, nodes, port)}",
-            )
+            is_clean(stack, nodes, port, run)
         assert ada.troubles == []
     except BaseException:
         if folder := os.environ.get("MAIN_JOB_PICTURES"):
@@ -170,6 +166,10 @@ def stop(ada: Person, deployment: str) -> None:
     ada.expect(page.locator(".title")).to_contain_text("succeeded", timeout=120000)
     page.goto(deployment)
     ada.sees("stopped")
+
+
+def is_clean(stack: Machines, nodes: list[str], port: int, run: str) -> None:
+    until(lambda: not left(stack, nodes, port), 30, lambda: f"{run}: {left(stack, nodes, port)}")
 
 
 def left(stack: Machines, nodes: list[str], port: int) -> str:
