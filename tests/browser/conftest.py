@@ -150,8 +150,9 @@ def chromium() -> str:
     pytest.skip("no Chromium here; install it: apt-get install chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Ends with its module: its event loop counts as running in this thread, and async tests could not have theirs."""
     playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright here; install it: make setup")
     with playwright.sync_playwright() as driver:
         made = driver.chromium.launch(executable_path=chromium(), args=FLAGS)

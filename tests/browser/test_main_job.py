@@ -257,8 +257,7 @@ def probe_both(admin: Person, head: str, second: str) -> None:
 def describe_deployment(admin: Person) -> None:
     admin.page.goto("/deployments/new")
     page = admin.page
-    slug = page.locator("#field-recipe option").evaluate_all("all => all.map(one => one.value)")
-    wanted = next(one for one in slug if one.startswith("qwen3.5-122b"))
+    wanted = "qwen3.5-122b-a10b-fp8"
     with page.expect_response(lambda answer: "/deployments/new?" in answer.url):
         page.locator("#field-recipe").select_option("none")
     with page.expect_response(lambda answer: "/deployments/new?" in answer.url):

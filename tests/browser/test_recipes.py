@@ -31,15 +31,15 @@ def test_paste_decide_and_edit_on_both_sides(site: Site, signed_in: Callable[...
     assert page.get_by_text("/data/m/Qwen3-8B", exact=True).count() == 1
 
     page.get_by_role("link", name="Edit…").click()
-    page.get_by_label("Port").fill("80")
-    page.get_by_label("Port").press("Tab")
+    page.get_by_label("Port", exact=True).fill("80")
+    page.get_by_label("Port", exact=True).press("Tab")
     page.locator("#recipe-checks").get_by_text("out of range").wait_for()
     yaml = page.get_by_label("The recipe as YAML")
     assert "port: 80\n" in yaml.input_value() + "\n"
     yaml.fill(yaml.input_value().replace("port: 80", "port: 8123"))
     yaml.press("Tab")
     page.locator("#recipe-checks").get_by_text("Nothing is wrong").wait_for()
-    assert page.get_by_label("Port").input_value() == "8123"
+    assert page.get_by_label("Port", exact=True).input_value() == "8123"
     page.get_by_role("button", name="Save the form").click()
     page.get_by_text("Saved as version 1").wait_for()
     page.close()
