@@ -171,6 +171,8 @@ def spec_body(post: QueryDict) -> dict[str, Any]:
         text = post.get(name, "").replace("\r\n", "\n").strip()
         if text or name in ("model", "model_path"):  # these two have no default
             body[name] = _value(field, text)
+    if engine and not FIELDS["cluster"].matters(engine, runtime):
+        body["cluster"] = "single"  # what knows no ranks has no field for them either
     return body
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from apps.deployments.models import Deployment
 from tests.plan.test_fit import LLAMA_70B
 from tests.web.seed import Seeded
 
@@ -78,3 +79,14 @@ def test_a_config_counts(seeded: Seeded, signed_in: Callable[[str], Client]) -> 
 def test_a_viewer_is_refused(seeded: Seeded, signed_in: Callable[[str], Client]) -> None:
     assert signed_in("viewer").post("/deployments/fit", FIELDS).status_code == 403
     assert signed_in("editor").get("/deployments/fit").status_code == 405
+
+
+def test_an_engine_without_ranks_is_asked_about_without_ray(seeded: Seeded, signed_in: Callable[[str], Client]) -> None:
+    """The form shows no field for ranks then, so none is posted; it must not become Ray."""
+    own = {"engine": "command", "runtime": "process", "nodes": ["spark-1a32"], "model": "any", "port": "31000"}
+    form = {**own, "name": "by-command", "arguments": "/opt/acme/bin/server\n--port\n31000", "cluster": ""}
+    said = ask(signed_in("editor"), **form)
+    assert "Will it fit?" in said and "Ray" not in said
+    answer = signed_in("editor").post("/deployments/new", form)
+    assert answer.status_code == 302, answer.content.decode()
+    assert Deployment.objects.get(name="by-command").revision.spec.cluster == "single"
