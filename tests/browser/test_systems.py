@@ -128,8 +128,8 @@ def launch(ada: Person, recipe: str, nodes: list[str], typed: dict[str, str]) ->
     page.wait_for_timeout(300)  # the swap
     for rank, node in enumerate(nodes):
         page.locator(f"#rank-{rank}").select_option(node)
-    for group in page.locator("form details:not([open]) > summary").all():
-        group.click()
+    for closed in reversed(page.locator("form details:not([open]) > summary").all()):
+        closed.click()
     ada.types(name=recipe[:40].rstrip(".-"), **typed)
     ada.presses("Save and look at the plan")
     ada.sees("What will run")
