@@ -346,7 +346,8 @@ def write_server(node: Node, models: Path, shards: int) -> None:
     for name, version in (("sglang", "0.5.9"), ("torch", "2.9.1+cu130"), ("transformers", "5.2.0")):
         text(venv / f"lib/python3.12/site-packages/{name}-{version}.dist-info/METADATA", f"Name: {name}\n")
     assert node.machine is not None
-    node.machine.install("/opt/sglang/bin/python3", "venv-python3")
+    for name in ("python", "python3"):  # a virtual environment has both
+        node.machine.install(f"/opt/sglang/bin/{name}", "venv-python3")
     node.machine.install("/opt/llama.cpp/bin/llama-server", "own-llama-server")
     node.machine.install("/opt/acme/bin/openai-server", "own-openai-server")
 
