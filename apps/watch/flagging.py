@@ -228,7 +228,7 @@ def _wedged(
     power, peak = _power(nodes), float(known.get("peak_w") or 0.0)
     cap = sum(float(gpu.get("power_cap_w") or 0.0) for node in nodes for gpu in node.gpus)
     if power is None or (peak < LEAST_W and not cap):
-        low, looks, said = True, 2 * STILL, "its power is not known"
+        low, looks, said = True, 2 * STILL, "what power it draws at work is not known"
     elif peak >= LEAST_W:
         low, looks = power < LOW * peak, STILL
         said = f"the GPUs draw {power:.0f} W, {peak:.0f} W while it worked"
