@@ -108,6 +108,14 @@ def observe(deployment: Deployment, observed: dict[str, Any], attempt: Attempt |
     return settle(deployment, attempt)
 
 
+FLAG_WORDS = {
+    "drift": "not as recorded",
+    "exposed": "open without a key",
+    "wedged": "hangs",
+    "readiness": "not ready",
+}
+
+
 def flag(deployment: Deployment, flags: Mapping[str, str]) -> list[tuple[str, str]]:
     """Keep what is true beside the state: evidence by name, with the moment from which it is. Rings where something changed; returns
     the names that came (with evidence) and went (without)."""

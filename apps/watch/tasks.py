@@ -6,12 +6,17 @@ from celery import shared_task
 from django.conf import settings
 
 from apps.audit import anchors
-from apps.watch import looking
+from apps.watch import history, looking
 
 
 @shared_task(name="watch.look")
 def look(*_: object, **__: object) -> None:
     looking.look()
+
+
+@shared_task(name="watch.thin")
+def thin(*_: object, **__: object) -> None:
+    history.thin()
 
 
 @shared_task(name="watch.note_audit_head")
