@@ -153,11 +153,15 @@ def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixtur
         "takeover",
         "cancel",
         "probe",
+        "watch",
         "logs",
         "explain",
     ]
     assert command.main(["nothing"]) == 2
-    assert "no benchmark is named nothing; there are: takeover, cancel, probe, logs, explain" in capsys.readouterr().err
+    assert (
+        "no benchmark is named nothing; there are: takeover, cancel, probe, watch, logs, explain"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("figures", "code"), [({"failures": 0}, 0), ({"failures": 2}, 1), (None, 1)])
