@@ -42,7 +42,7 @@ API = (
 
 def measured(quick: bool = False) -> Figures:
     """Raises CannotMeasure where ssh-keygen or Redis is missing."""
-    nodes, hanging, cycles = (4, 1, 3) if quick else (NODES, HANGING, CYCLES)
+    nodes, cycles = (4, 3) if quick else (NODES, CYCLES)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         try:
@@ -52,7 +52,9 @@ def measured(quick: bool = False) -> Figures:
         public = (folder / "user.pub").read_text()
         rounds = 1 if quick else 3
         all_answer = of_cycles(folder / "all", nodes, 0, cycles, key, public, rounds=rounds)
-        some_hang = of_cycles(folder / "some", nodes, hanging, rounds, key, public)
+        some_hang: Figures = {"not_seen": 0, "not_measured": "quick"}
+        if not quick:
+            some_hang = of_cycles(folder / "some", nodes, HANGING, rounds, key, public)
     failures = all_answer["not_seen"] + some_hang["not_seen"] + all_answer["compared"]["failures"]
     return {
         "failures": failures,
@@ -85,7 +87,15 @@ def answer(sections: Mapping[str, Evidence]) -> bytes:
 
 
 def of_cycles(
-    folder: Path, nodes: int, hanging: int, cycles: int, private_key: str, public_key: str, *, rounds: int = 0
+    folder: Path,
+    nodes: int,
+    hanging: int,
+    cycles: int,
+    private_key: str,
+    public_key: str,
+    *,
+    rounds: int = 0,
+    limit_s: float = 0.0,
 ) -> Figures:
     """`cycles` of all nodes, the first one (connecting) apart; then `rounds` in turn with others."""
     say(f"{nodes} nodes, {hanging} of them hang, {cycles} cycles")
