@@ -148,6 +148,12 @@ def test_a_commit_of_the_model_is_named_where_the_path_names_it() -> None:
     assert found.flags == {"drift": "c on n runs the model commit bbbbbbbbbbbb, recorded was aaaaaaaaaaaa."}
 
 
+def test_a_tag_that_names_another_image_by_now_is_no_drift_of_what_runs() -> None:
+    """`docker ps` then shows an id in place of the name."""
+    moved_on = changed(1, containers=(box(1, image="b7e055555555"),))
+    assert looks(GOOD, moved_on, moved_on)[-1] == {}
+
+
 def test_a_new_launch_is_compared_with_itself() -> None:
     other = changed(0, driver="590.10")
     kept = flagged(RANKS, [], {one.node: one for one in GOOD}, PLANS, {}, launched="1").kept
