@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -173,7 +174,10 @@ def get_history(request: HttpRequest, node_id: int, span: Literal["hour", "day",
         ],
         gaps=[
             GapOut(start=datetime.fromtimestamp(gap.start, UTC), end=datetime.fromtimestamp(gap.end, UTC))
-            for gap in history.gaps(points, span, settings.WATCH_PERIOD_S)
+            for gap in (
+                *history.gaps(points, span, settings.WATCH_PERIOD_S),
+                *history.last_gap(points, span, settings.WATCH_PERIOD_S, time.time()),
+            )
         ],
         marks=[MarkOut(at=one.at, kind=one.kind, text=one.text) for one in history.marks(node, span)],
     )

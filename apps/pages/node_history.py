@@ -9,6 +9,7 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.safestring import SafeString
 
+from apps.diagnosis.reasons import REASONS
 from apps.inventory.models import Node
 from apps.pages.charts import GIB, Sample, Sign, over_time
 from apps.watch import history
@@ -16,7 +17,7 @@ from apps.watch.models import Mark, Point
 
 SPANS = {"hour": "1 h", "day": "24 h", "month": "30 days"}
 COLD, HOT = 20.0, 100.0  # °C; between them is what GPUs do
-TONES = {"rebooted": "warn", "unreachable": "off", "reachable": "ok", "lost": "bad", "degraded": "warn"}
+TONES = {"rebooted": "warn", "unreachable": "off", "reachable": "ok", "lost": "warn", "degraded": "warn"}
 WORDS = {"rebooted": "Rebooted", "unreachable": "Not reached", "reachable": "Reached again"}
 MOST_MARKS = 30  # listed; all are drawn
 
@@ -60,8 +61,7 @@ def history_of(node: Node, span: str) -> History:
     reach = history.SPANS[span][1]
     start, end = (now - reach).timestamp(), now.timestamp()
     gaps = [(one.start, one.end) for one in history.gaps(found, span, settings.WATCH_PERIOD_S)]
-    if node.unreachable_since is not None and found:
-        gaps.append((found[-1].at.timestamp(), end))
+    gaps += [(one.start, one.end) for one in history.last_gap(found, span, settings.WATCH_PERIOD_S, end)]
     signs = [
         Sign(one.at.timestamp(), TONES.get(one.kind, "off"), _words(one)) for one in marks if one.kind != "reachable"
     ]
@@ -75,7 +75,7 @@ def history_of(node: Node, span: str) -> History:
         ),
         times=tuple(datetime.fromtimestamp(start + (end - start) * part / 4, UTC) for part in range(5)),
         happened=tuple(
-            Happened(one.at, TONES.get(one.kind, "off"), WORDS.get(one.kind, one.kind.capitalize()), one.text)
+            Happened(one.at, TONES.get(one.kind, "off"), WORDS.get(one.kind, one.kind.capitalize()), _text(one))
             for one in reversed(marks[-MOST_MARKS:])
         ),
         gaps=len(gaps),
@@ -83,7 +83,14 @@ def history_of(node: Node, span: str) -> History:
 
 
 def _words(mark: Mark) -> str:
-    return f"{WORDS.get(mark.kind, mark.kind)} {mark.at:%Y-%m-%d %H:%M} UTC{': ' if mark.text else ''}{mark.text}"
+    text = _text(mark)
+    return f"{WORDS.get(mark.kind, mark.kind)} {mark.at:%Y-%m-%d %H:%M} UTC{': ' if text else ''}{text}"
+
+
+def _text(mark: Mark) -> str:
+    """Why a node was not reached is kept as a reason of the table."""
+    reason = REASONS.get(mark.text) if mark.kind == "unreachable" else None
+    return reason.title if reason else mark.text
 
 
 def _memory(found: list[Point]) -> tuple[str, str, list[Sample], float, float] | None:

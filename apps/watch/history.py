@@ -141,7 +141,19 @@ def marks(node: Node, span: str, now: datetime | None = None) -> QuerySet[Mark]:
 
 def gaps(found: Sequence[Point], span: str, period_s: float) -> list[Gap]:
     """Where more than two points in a row are missing."""
-    step = SPANS[span][0]
-    allowed = 2.5 * (step or max(period_s, 1.0)) + (0 if step else 10.0)
+    allowed = _allowed(span, period_s)
     times = [one.at.timestamp() for one in found]
     return [Gap(a, b) for a, b in pairwise(times) if b - a > allowed]
+
+
+def last_gap(found: Sequence[Point], span: str, period_s: float, now: float) -> list[Gap]:
+    """From the last point to now (unix seconds), where that is too long ago; a point of a mean stands at its beginning."""
+    if not found:
+        return []
+    last = found[-1].at.timestamp() + SPANS[span][0]
+    return [Gap(last, now)] if now - last > _allowed(span, period_s) else []
+
+
+def _allowed(span: str, period_s: float) -> float:
+    step = SPANS[span][0]
+    return 2.5 * step if step else 2.5 * max(period_s, 1.0) + 10.0

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
 from django.db import transaction
+from django.utils import timezone
 
 from apps.audit import record
 from apps.audit.actor import robot
@@ -27,7 +28,7 @@ from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE
+from apps.runs.models import ACTIVE, Run
 from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
@@ -102,19 +103,16 @@ class _Cycle:
         history.keep(self.points)
 
     def _ask(self) -> None:
-        asked = asking.what_to_ask()
+        asked, doors = asking.what_to_ask(), inventory.endpoints(self.nodes)
         for node in self.nodes:
+            if node.name not in doors:
+                continue
             with _lock:
                 if node.name in _looking:
                     self.stuck.add(node.name)
                     continue
                 _looking.add(node.name)
-            try:
-                door = inventory.endpoint(node)
-                self.waiting[_threads.submit(_look_at, door, asked.get(node.name, Asked()))] = node
-            except Refused:
-                with _lock:
-                    _looking.discard(node.name)
+            self.waiting[_threads.submit(_look_at, doors[node.name], asked.get(node.name, Asked()))] = node
 
     def _answers(self) -> Iterator[list[tuple[Node, NodeSeen]]]:
         """Whatever came in since the last time; at the end those that did not."""
@@ -294,9 +292,11 @@ def judge_all(
     """Conclude for every deployment (of `only`) that was launched well and that no run is working on. `act` is told of each that is
     lost or degraded; without it a robot acts at once."""
     rows = Deployment.objects.filter(archived_at=None, **({} if only is None else {"pk__in": only}))
+    active = set(Run.objects.filter(state__in=ACTIVE).values_list("deployment_id", flat=True))
+    serve_on: list[int] = []
     for deployment in rows.prefetch_related("ranks__node", "ranks__revision").select_related("followed"):
         ranks = asking.wanted_of(deployment)
-        attempt = None if deployment.runs.filter(state__in=ACTIVE).exists() else newest_attempt(deployment)
+        attempt = None if deployment.pk in active else newest_attempt(deployment)
         if (
             not ranks
             or attempt is None
@@ -311,9 +311,20 @@ def judge_all(
         _flag(deployment, _flags_of(deployment, ranks, seen) if found.state != "lost" else {})
         if found.state == "serving" and not all(rank.node in seen for rank in ranks):
             continue  # an earlier look still waits for a node: that is no proof that it answers
+        if _as_before(deployment, found):
+            serve_on.append(deployment.pk)
+            continue
         _conclude(deployment.pk, found)
         if found.state in ("lost", "degraded"):
             (act or consider)(deployment.pk)
+    # Where nothing is new nobody is rung for it. A run that began meanwhile has made it another state.
+    Deployment.objects.filter(pk__in=serve_on, state="serving").update(served_at=timezone.now())
+
+
+def _as_before(deployment: Deployment, found: Conclusion) -> bool:
+    """It serves, as it did at the look before, and nothing else is suspected."""
+    before = {name: value for name, value in deployment.observed.items() if name != "looks"}
+    return found.state == deployment.state == "serving" and before == found.to_json()
 
 
 def consider(deployment_id: int) -> None:

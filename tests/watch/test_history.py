@@ -86,6 +86,9 @@ def test_where_nobody_saw_the_node_is_a_gap(node: Node) -> None:
     found = history.points(node, "hour", NOW)
     (gap,) = history.gaps(found, "hour", 20)
     assert gap.end - gap.start == pytest.approx(920, abs=25)
+    assert history.last_gap(found, "hour", 20, NOW.timestamp()) == []
+    (last,) = history.last_gap(found, "hour", 20, NOW.timestamp() + 300)
+    assert last.end - last.start == 301
     looks(node, hours=0.1, until=NOW - timedelta(hours=0.7))
     assert len(history.gaps(history.points(node, "hour", NOW), "hour", 20)) == 1
 
