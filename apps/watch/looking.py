@@ -293,7 +293,6 @@ def judge_all(
     lost or degraded; without it a robot acts at once."""
     rows = Deployment.objects.filter(archived_at=None, **({} if only is None else {"pk__in": only}))
     active = set(Run.objects.filter(state__in=ACTIVE).values_list("deployment_id", flat=True))
-    serve_on: list[int] = []
     for deployment in rows.prefetch_related("ranks__node", "ranks__revision").select_related("followed"):
         ranks = asking.wanted_of(deployment)
         attempt = None if deployment.pk in active else newest_attempt(deployment)
@@ -311,20 +310,11 @@ def judge_all(
         _flag(deployment, _flags_of(deployment, ranks, seen) if found.state != "lost" else {})
         if found.state == "serving" and not all(rank.node in seen for rank in ranks):
             continue  # an earlier look still waits for a node: that is no proof that it answers
-        if _as_before(deployment, found):
-            serve_on.append(deployment.pk)
+        if _serves_on(deployment, found):
             continue
         _conclude(deployment.pk, found)
         if found.state in ("lost", "degraded"):
             (act or consider)(deployment.pk)
-    # Where nothing is new nobody is rung for it. A run that began meanwhile has made it another state.
-    Deployment.objects.filter(pk__in=serve_on, state="serving").update(served_at=timezone.now())
-
-
-def _as_before(deployment: Deployment, found: Conclusion) -> bool:
-    """It serves, as it did at the look before, and nothing else is suspected."""
-    before = {name: value for name, value in deployment.observed.items() if name != "looks"}
-    return found.state == deployment.state == "serving" and before == found.to_json()
 
 
 def consider(deployment_id: int) -> None:
@@ -429,6 +419,15 @@ def _conclude(deployment_id: int, found: Conclusion) -> None:
             )
             if found.state == "lost":
                 _ask_for_facts(deployment)
+
+
+def _serves_on(deployment: Deployment, found: Conclusion) -> bool:
+    """It serves as it did at the look before, and nothing else is suspected: nobody is rung for it. A run that began meanwhile has
+    made it another state."""
+    before = {name: value for name, value in deployment.observed.items() if name != "looks"}
+    if found.state != "serving" or deployment.state != "serving" or before != found.to_json():
+        return False
+    return bool(Deployment.objects.filter(pk=deployment.pk, state="serving").update(served_at=timezone.now()))
 
 
 def _ask_for_facts(deployment: Deployment) -> None:
