@@ -28,7 +28,7 @@ from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE, Run
+from apps.runs.models import ACTIVE
 from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
@@ -292,7 +292,7 @@ def judge_all(
     """Conclude for every deployment (of `only`) that was launched well and that no run is working on. `act` is told of each that is
     lost or degraded; without it a robot acts at once."""
     rows = Deployment.objects.filter(archived_at=None, **({} if only is None else {"pk__in": only}))
-    active = set(Run.objects.filter(state__in=ACTIVE).values_list("deployment_id", flat=True))
+    active = set(Deployment.objects.filter(runs__state__in=ACTIVE).values_list("pk", flat=True))
     for deployment in rows.prefetch_related("ranks__node", "ranks__revision").select_related("followed"):
         ranks = asking.wanted_of(deployment)
         attempt = None if deployment.pk in active else newest_attempt(deployment)
