@@ -58,6 +58,7 @@ class Conclusion:
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"state": self.state, "reason": self.reason, "evidence": self.evidence}
+        said |= {"left": True} if self.left else {}
         return said | (
             {"services": {name: one.to_json() for name, one in self.services.items()}} if self.services else {}
         )

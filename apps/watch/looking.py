@@ -28,9 +28,9 @@ from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
-from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
+from apps.watch import relaunching
 from apps.watch.judging import SURE, Conclusion, NodeSeen, RankWanted, booted_at, judge
 from apps.watch.models import Sighting
 
@@ -168,7 +168,8 @@ def judge_all(seen: Mapping[str, NodeSeen]) -> None:
         if found.state == "serving" and not all(rank.node in seen for rank in ranks):
             continue  # an earlier look still waits for a node: that is no proof that it answers
         _conclude(deployment.pk, found)
-        _stop_the_others(deployment, [name for name, one in found.services.items() if one.left])
+        if found.state in ("lost", "degraded"):
+            relaunching.consider(deployment.pk)
 
 
 def wanted_of(deployment: Deployment) -> list[RankWanted]:
@@ -189,25 +190,6 @@ def wanted_of(deployment: Deployment) -> list[RankWanted]:
         )
         for row in rows
     ]
-
-
-def _stop_the_others(deployment: Deployment, left: Sequence[str]) -> None:
-    """One dead rank is a dead service: what is left of it only holds memory, and is stopped where the deployment wants it so; of
-    several services only those (`left`) of which something is. Asked for at every look until it happened. What was adopted is not
-    ours to stop."""
-    deployment.refresh_from_db()
-    if (deployment.state, deployment.reason, deployment.on_rank_lost) != ("degraded", "rank_lost", "stop"):
-        return
-    several = bool(deployment.observed.get("services"))
-    if deployment.found or (several and not left):
-        return
-    only = tuple(left) if several else None
-    try:
-        plan = runs.preview(WATCH, deployment, story="stop", only=only)
-        why = f"A rank is lost. {deployment.evidence}"[:LONGEST_REASON]
-        runs.start(WATCH, deployment, story="stop", digest=plan.digest, reason=why, because="rank_lost", only=only)
-    except Refused as no:
-        log.info("what is left of %s is not stopped: %s", deployment.name, no.detail)
 
 
 def _conclude(deployment_id: int, found: Conclusion) -> None:
