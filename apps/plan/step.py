@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from apps.shell import Secret
 
@@ -168,9 +168,8 @@ class Difference:
     after: str
     reason: str
     node: str = ""  # empty: on all of them
-    kind: str = (
-        "node"  # node: re-derived from what the node says; revision: somebody changed it; files: image or model; ours
-    )
+    # node: derived anew from what the node says; revision: somebody changed it; files: image or model; ours: passed otherwise
+    kind: Literal["node", "revision", "files", "ours"] = "node"
     service: str = ""
 
 

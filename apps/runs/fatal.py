@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from apps.deployments.models import Deployment
 from apps.diagnosis.explaining import explain
 from apps.plan.together import services_of
 from apps.runs.chunking import lines_of
@@ -20,6 +21,19 @@ class FatalLine:
     node: str
     text: str
     reason: str  # of the table of reasons
+
+
+AFTER = ("rank_lost", "vanished", "exited")
+
+
+def of_deployment(deployment: Deployment) -> tuple[Run, FatalLine] | None:
+    """Of the launch that served last, after a rank of it was lost or its engines are gone without a reboot."""
+    if deployment.reason not in AFTER or deployment.state not in ("degraded", "lost", "failed"):
+        return None
+    good = deployment.runs.filter(state=Run.State.SUCCEEDED, story__in=("launch", "relaunch", "adopt"))
+    run = good.order_by("-pk").first()
+    found = first_fatal_line(run) if run is not None else None
+    return None if run is None or found is None else (run, found)
 
 
 def first_fatal_line(run: Run, *, service: str | None = None) -> FatalLine | None:
