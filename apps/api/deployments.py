@@ -43,7 +43,7 @@ from apps.api.schemas import (
 )
 from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
-from apps.deployments.state import rank_state
+from apps.deployments.state import FLAG_WORDS, rank_state
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
@@ -80,7 +80,11 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "state": deployment.state,
         "reason": deployment.reason,
         "phase": deployment.phase,
-        "flags": deployment.flags,
+        "flags": {
+            name: {"words": FLAG_WORDS.get(name, name), **one}
+            for name, one in (deployment.flags or {}).items()
+            if isinstance(one, dict)
+        },
         "evidence": deployment.evidence or None,
         "since": deployment.since,
         "remedy": reason.remedy if reason else None,

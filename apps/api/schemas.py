@@ -183,6 +183,38 @@ class NodeWithSheet(NodeOut):
     sighted_at: datetime | None
 
 
+class PointOut(Out):
+    at: datetime
+    used_bytes: int | None = Field(description="memory in use: the GPUs' own where they have any, else the machine's")
+    total_bytes: int | None
+    temp_c: float | None = Field(description="of the hottest GPU")
+    power_w: float | None = Field(description="of all GPUs")
+    busy_pct: float | None = Field(description="of the busiest GPU")
+
+
+class MarkOut(Out):
+    at: datetime
+    kind: str = Field(
+        description="rebooted, unreachable, reachable, or the state of a deployment there: lost, degraded …"
+    )
+    text: str
+
+
+class GapOut(Out):
+    start: datetime
+    end: datetime
+
+
+class NodeHistory(Out):
+    span: Literal["hour", "day", "month"]
+    step_s: int = Field(
+        description="0: every look; else each point is the mean (temperature: the largest) of so many seconds"
+    )
+    points: list[PointOut] = Field(description="the oldest first; none while the node did not answer")
+    gaps: list[GapOut] = Field(description="times in which nobody saw the node")
+    marks: list[MarkOut]
+
+
 class Nodes(Out):
     nodes: list[NodeOut]
     next: int | None
@@ -748,6 +780,12 @@ class FatalOut(Out):
     reason: str
 
 
+class FlagOut(Out):
+    words: str
+    evidence: str
+    since: datetime
+
+
 class DeploymentOut(Out):
     id: int
     name: str
@@ -756,7 +794,9 @@ class DeploymentOut(Out):
     ]  # fmt: skip
     reason: str | None = Field(description="of the table of reasons")
     phase: str | None
-    flags: dict[str, Any]
+    flags: dict[str, FlagOut] = Field(
+        description="true beside the state: drift (not as recorded), exposed (open without a key), wedged (hangs), readiness (not ready)"
+    )
     evidence: str | None
     since: datetime
     remedy: str | None = Field(description="what to do about `reason`")

@@ -23,7 +23,7 @@ from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
 from apps.deployments.queries import Reached, endpoint
-from apps.deployments.state import rank_state
+from apps.deployments.state import FLAG_WORDS, rank_state
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
@@ -73,6 +73,15 @@ def in_order(found: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """Something that is true beside the state."""
+
+    word: str
+    evidence: str
+    since: str
+
+
+@dataclass(frozen=True)
 class Row:
     deployment: Deployment
     spec: dict[str, Any]
@@ -83,6 +92,15 @@ class Row:
     shard: str
     about: str
     sentence: str
+    flags: list[Flag]
+
+
+def flags_of(deployment: Deployment) -> list[Flag]:
+    return [
+        Flag(FLAG_WORDS[name], one.get("evidence", ""), one.get("since", ""))
+        for name, one in (deployment.flags or {}).items()
+        if name in FLAG_WORDS and isinstance(one, dict)
+    ]
 
 
 def row_of(deployment: Deployment) -> Row:
@@ -119,6 +137,7 @@ def row_of(deployment: Deployment) -> Row:
         shard,
         about,
         deployment.evidence or (why.sentence if why else ""),
+        flags_of(deployment),
     )
 
 
@@ -397,7 +416,7 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "proofs": _proofs(last_good),
         "found": _found_rows(found),
         "found_notes": list(dict.fromkeys(note for one in found.found for note in one.get("notes", ()))),
-        "flags": [name for name, on in (found.flags or {}).items() if on],
+        "flags": flags_of(found),
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
         "left": found.state == Deployment.State.FAILED and not found.ranks.exists(),

@@ -27,6 +27,7 @@ from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Run
 from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
+from apps.watch import braking
 
 log = logging.getLogger(__name__)
 WATCH = robot("watch")
@@ -123,6 +124,9 @@ def _times(count: int) -> str:
     return "1 try" if count == 1 else f"{count} tries"
 
 
+BRAKED = Decision("waits", "Most of the fleet fell silent at once, which is most likely our own network: robots wait.")
+
+
 # What the watch calls
 
 
@@ -139,20 +143,14 @@ def consider(deployment_id: int) -> None:
 
 def go_on() -> None:
     """Of those that no look concludes anything about: a robot's relaunch failed, or a lost rank's others were stopped."""
-    if _braked():
-        return
     waiting = Deployment.objects.filter(archived_at=None).exclude(relaunch_policy="manual")
-    for one in waiting.filter(state__in=(State.FAILED, State.SERVING, State.STOPPED)):
+    states = (State.FAILED, State.SERVING, State.STOPPED)
+    for one in waiting if braking.current() is not None else waiting.filter(state__in=states):
         try:
             if not one.runs.filter(state__in=ACTIVE).exists():
                 _relaunch(one)
         except Exception:  # one deployment must not keep the robot from the others
             log.exception("%s could not be considered", one.name)
-
-
-def _braked() -> bool:
-    """Whether most of the fleet fell silent at once: then it is most likely us, and no robot acts."""
-    return False
 
 
 def _stop_the_others(deployment: Deployment, left: Sequence[str]) -> bool:
@@ -188,7 +186,7 @@ def _last_words(deployment: Deployment, services: Sequence[str]) -> str:
 def _relaunch(deployment: Deployment) -> None:
     decision = decide(case_of(deployment))
     if decision.state == "act":
-        decision = _act(deployment)
+        decision = BRAKED if braking.current() is not None else _act(deployment)
     _say(deployment, decision)
 
 
