@@ -18,7 +18,7 @@ from apps.inventory.models import Node, SheetRow
 from apps.runs import services as runs
 from apps.runs import settling
 from apps.runs.models import Run
-from apps.watch import relaunching
+from apps.watch import braking, relaunching
 from apps.watch.relaunching import Case, Try, decide
 from tests.plan import sheets
 from tests.web import seed as story
@@ -264,7 +264,7 @@ def test_going_back_to_the_revision_that_served_last(seeded: Seeded) -> None:
         runs.preview(OPERATOR, lost, story="relaunch", revision=7)
     assert no.value.field == "revision" and "use 1, which served last" in no.value.remedy
     newest = runs.preview(OPERATOR, lost, story="relaunch", clear=clear)
-    assert [one.name for one in newest.differences if one.kind == "revision"][0] == "max_model_len"
+    assert next(one.name for one in newest.differences if one.kind == "revision") == "max_model_len"
     plan = runs.preview(OPERATOR, lost, story="relaunch", clear=clear, revision=1)
     assert plan.revision == 3 and not [one for one in plan.differences if one.kind == "revision"]
     assert lost.revision.number == 2, "a look makes no revision"
@@ -280,3 +280,13 @@ def test_a_stop_is_of_the_nodes_that_it_runs_on_not_of_a_newer_revision(seeded: 
     deployments.revise(EDITOR, lost, body=body, nodes=["spark-5be3"], reason="smaller")
     assert runs.preview(OPERATOR, lost, story="stop").nodes == ("spark-1a32", "spark-5be3")
     assert runs.preview(OPERATOR, lost, story="relaunch").nodes == ("spark-5be3",)
+
+
+def test_while_the_brake_holds_robots_wait_and_say_so(seeded: Seeded) -> None:
+    policy(seeded.lost)
+    braking.hold({"a", "b", "c"}, 4)
+    relaunching.go_on()
+    assert not robots_runs(seeded.lost) and "most likely our own network" in str(said_of(seeded.lost)["sentence"])
+    braking.release()
+    relaunching.consider(seeded.lost.pk)
+    assert len(robots_runs(seeded.lost)) == 1
