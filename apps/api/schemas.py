@@ -845,9 +845,7 @@ class TriageSystem(Out):
     deployment: int
     name: str
     state: str
-    verdict: Literal[
-        "fine", "busy", "rebooted", "replaced", "vanished", "rank_lost", "unreachable", "failed", "degraded", "lost"
-    ]  # fmt: skip
+    verdict: str = Field(description="fine, busy, unreachable, rebooted, replaced, vanished, rank_lost, or the state")
     why: str | None
     action: Literal["nothing", "wait", "reach", "look", "relaunch"]
     next: str = Field(description="the next action in words")

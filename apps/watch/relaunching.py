@@ -147,7 +147,8 @@ def go_on() -> None:
     states = (State.FAILED, State.SERVING, State.STOPPED)
     for one in waiting if braking.current() is not None else waiting.filter(state__in=states):
         try:
-            if not one.runs.filter(state__in=ACTIVE).exists():
+            at_rest = one.state in (State.SERVING, State.STOPPED) and not one.relaunching
+            if not at_rest and not one.runs.filter(state__in=ACTIVE).exists():
                 _relaunch(one)
         except Exception:  # one deployment must not keep the robot from the others
             log.exception("%s could not be considered", one.name)
@@ -184,6 +185,8 @@ def _last_words(deployment: Deployment, services: Sequence[str]) -> str:
 
 
 def _relaunch(deployment: Deployment) -> None:
+    if deployment.relaunch_policy == "manual" and not deployment.relaunching:
+        return
     decision = decide(case_of(deployment))
     if decision.state == "act":
         decision = BRAKED if braking.current() is not None else _act(deployment)
