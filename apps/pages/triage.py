@@ -37,7 +37,8 @@ def _shown(request: HttpRequest, begun: Sequence[Begun] = (), error: Error | Non
             "tone": TONES.get(one.verdict, "bad"),
             "refused": refused.get(one.deployment.pk),
             "reason": request.POST.get(f"reason-{one.deployment.pk}", ""),
-            "ticked": str(one.deployment.pk) in request.POST.getlist("relaunch") or not request.POST,
+            "ticked": str(one.deployment.pk) in request.POST.getlist("relaunch")
+            or (not request.POST and one.verdict in triage.LOST),
         }
         for one in found
     ]

@@ -12,6 +12,7 @@ from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.inventory.models import Node
 from apps.plan.spec import Clear
+from apps.runs import line
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Run
 from apps.watch import relaunching
@@ -19,6 +20,7 @@ from apps.watch import relaunching
 State = Deployment.State
 MOST = 64  # systems of one triage
 RESTING = (State.DRAFT, State.STOPPED)  # nobody wishes that they serve
+LOST = ("rebooted", "replaced", "vanished", "rank_lost")  # it served; a launch that failed is another matter
 TROUBLE = (State.LOST, State.DEGRADED, State.FAILED, State.UNREACHABLE)
 
 
@@ -105,9 +107,7 @@ def _nodes(deployment: Deployment) -> tuple[str, ...]:
 
 
 def _verdict(deployment: Deployment) -> str:
-    if deployment.state in (State.LOST, State.DEGRADED, State.FAILED) and deployment.reason in (
-        "rebooted", "replaced", "vanished", "rank_lost",
-    ):  # fmt: skip
+    if deployment.state in (State.LOST, State.DEGRADED, State.FAILED) and deployment.reason in LOST:
         return deployment.reason
     return str(deployment.state)
 
@@ -133,6 +133,9 @@ def _planned(deployment: Deployment, verdict: str, nodes: tuple[str, ...]) -> Sy
         first, more = plan.refused[0], len(plan.refused) - 1
         words = f"{first.title}{f', and {more} more' if more else ''}: open its plan."
         return System(deployment, verdict, deployment.evidence, "look", words, nodes)
+    for held in line.holders(plan.nodes):
+        words = f"{held.node} is held by run {held.run}, the {held.what} that {held.by} started: wait for it."
+        return System(deployment, verdict, deployment.evidence, "wait", words, nodes)
     cleared = f"; clears {len(clear)} thing{'s' if len(clear) > 1 else ''}, as agreed" if clear else ""
     words = f"Relaunch on {' and '.join(plan.nodes)}{cleared}."
     return System(
@@ -161,7 +164,7 @@ def check(actor: Actor) -> list[Run]:
     """Fresh facts of all systems that do not serve, a run for each, so that one whose nodes are silent delays nobody's answer."""
     made = []
     for one in systems():
-        if one.action in ("nothing", "wait"):
+        if one.verdict in ("fine", "busy"):
             continue
         nodes = Node.objects.filter(name__in=one.nodes, state=Node.State.READY)
         busy = Run.objects.filter(story="probe", state__in=ACTIVE, steps__node__in=nodes).exists()
