@@ -20,12 +20,14 @@ from apps.pages import (
     runs,
     settings,
     signin,
+    triage,
 )
 
 urlpatterns = [
     *fleet.urlpatterns,
     *fitting.urlpatterns,
     *deployments.urlpatterns,
+    *triage.urlpatterns,
     *nodes.urlpatterns,
     *provision.urlpatterns,
     *runs.urlpatterns,

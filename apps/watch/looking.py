@@ -29,10 +29,9 @@ from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
-from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
-from apps.watch import asking, braking, history
+from apps.watch import asking, braking, history, relaunching
 from apps.watch.asking import Asked
 from apps.watch.flagging import flagged
 from apps.watch.judging import SURE, Conclusion, NodeSeen, RankWanted, booted_at, judge
@@ -196,7 +195,7 @@ class _Cycle:
     def _act(self) -> None:
         for one in list(self.to_consider):
             del self.to_consider[one]
-            consider(one)
+            relaunching.consider(one)
 
 
 def _runs(container: str, seen: NodeSeen) -> bool:
@@ -314,14 +313,7 @@ def judge_all(
             continue
         _conclude(deployment.pk, found)
         if found.state in ("lost", "degraded"):
-            (act or consider)(deployment.pk)
-
-
-def consider(deployment_id: int) -> None:
-    """What a robot does about a deployment that was concluded to be lost or degraded."""
-    deployment = Deployment.objects.get(pk=deployment_id)
-    services = deployment.observed.get("services") or {}
-    _stop_the_others(deployment, [name for name, one in services.items() if one.get("left")])
+            (act or relaunching.consider)(deployment.pk)
 
 
 def _flags_of(deployment: Deployment, ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> Mapping[str, str]:
@@ -356,25 +348,6 @@ def _flag(deployment: Deployment, flags: Mapping[str, str]) -> None:
                 after={"evidence": evidence} if evidence else {},
             )
             ring_on_commit("audit", 0)
-
-
-def _stop_the_others(deployment: Deployment, left: Sequence[str]) -> None:
-    """One dead rank is a dead service: what is left of it only holds memory, and is stopped where the deployment wants it so; of
-    several services only those (`left`) of which something is. Asked for at every look until it happened. What was adopted is not
-    ours to stop."""
-    deployment.refresh_from_db()
-    if (deployment.state, deployment.reason, deployment.on_rank_lost) != ("degraded", "rank_lost", "stop"):
-        return
-    several = bool(deployment.observed.get("services"))
-    if deployment.found or (several and not left):
-        return
-    only = tuple(left) if several else None
-    try:
-        plan = runs.preview(WATCH, deployment, story="stop", only=only)
-        why = f"A rank is lost. {deployment.evidence}"[:LONGEST_REASON]
-        runs.start(WATCH, deployment, story="stop", digest=plan.digest, reason=why, because="rank_lost", only=only)
-    except Refused as no:
-        log.info("what is left of %s is not stopped: %s", deployment.name, no.detail)
 
 
 def _conclude(deployment_id: int, found: Conclusion) -> None:

@@ -6,12 +6,13 @@ from celery import shared_task
 from django.conf import settings
 
 from apps.audit import anchors
-from apps.watch import history, looking
+from apps.watch import history, looking, relaunching
 
 
 @shared_task(name="watch.look")
 def look(*_: object, **__: object) -> None:
     looking.look()
+    relaunching.go_on()
 
 
 @shared_task(name="watch.thin")
