@@ -63,6 +63,7 @@ LAST_LOOK_S = (
     300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
 )
 CHANGES_ENGINES = ("launch", "relaunch")
+OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
 LOCKED = (401, 403)
 BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
@@ -777,7 +778,7 @@ class Executor:
             return False
         if self.why is None:
             self._drain()
-            self.why = self._rebooted() or self.journal.reason_of(first.key)
+            self.why = self._rebooted() or self._reason_of(first)
             if self.why[0] in SILENT_DEATHS:
                 self.why = self._killed_for_memory() or self.why
         if self._stops_what_is_left() and not self._cleaned(self._begun_on()):
@@ -786,8 +787,44 @@ class Executor:
             left = [node for node in self._begun_on() if node not in self.clean]
             self._say(first, f"what this run started may still be on {', '.join(left)}; the next launch clears it")
         self._drain()
-        self._end("failed", reason=self.why[0], evidence=self.why[1])
+        self._end("failed", reason=self.why[0], evidence=f"{self.why[1]}{self._of_those_that_came_up()}")
         return True
+
+    def _parts(self) -> dict[str, list[Step]]:
+        """By service the steps that start it, where there are several; those of a service that is left alone are none."""
+        made: dict[str, list[Step]] = {}
+        for stage in self.plan.stages if self.plan.spec.get("services") else ():
+            for step in stage.steps if stage.phase in OF_A_SERVICE else ():
+                made.setdefault(step.service, []).append(step)
+        return made
+
+    def _reason_of(self, step: Step) -> tuple[str, str]:
+        """Of a failed step; among several services the evidence begins with whose it is."""
+        reason, evidence = self.journal.reason_of(step.key)
+        labels = [self._whose(steps[0]) for steps in self._parts().values()]
+        said = not any(step in steps for steps in self._parts().values()) or evidence.startswith(tuple(labels))
+        return reason, evidence if said else f"{self._whose(step)}{evidence}"
+
+    def _of_those_that_came_up(self) -> str:
+        """What became of the services that this run had started before it failed; those that stay are remembered."""
+        if self.plan.story not in CHANGES_ENGINES:
+            return ""
+        up = {
+            service: self._whose(steps[0]).removesuffix(": ")
+            for service, steps in self._parts().items()
+            if all(self.journal.state(one.key) == "succeeded" for one in steps)
+            and not any(self.journal.drained(one.key) for one in steps if one.kind == "serve")
+        }
+        if not up:
+            return ""
+        names, one = " and ".join(up.values()), len(up) == 1
+        if not self._stops_what_is_left():
+            self.journal.outcome(left=list(up))
+            return f" {names} had come up and {'is' if one else 'are'} left alone."
+        away = [node for node in self._begun_on() if node not in self.clean]
+        if away:
+            return f" {names} had come up; what {'it' if one else 'they'} left on {' and '.join(away)} could not be stopped."
+        return f" {names} had come up and {'was' if one else 'were'} stopped with it."
 
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""
