@@ -698,7 +698,9 @@ class Executor:
         elif proof.elsewhere and path < len(step.gate.get("urls", ())):
             self.journal.remember(step.key, "path", path + 1)
             self.journal.remember(step.key, "tries", 0)
-        elif tries >= SMOKE_TRIES or self._engine_ended(step.service):
+        elif self._named_failure(step):  # it did not answer wrongly, it is not there any more
+            self._outcome_of(step, verdict="failed", budget=budget, detail=words)
+        elif tries >= SMOKE_TRIES + (DEAD_LOOKS if isinstance(answer, HttpFailed) else 0):
             self._outcome_of(step, verdict="failed", budget=budget, detail=words)
             self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
 
@@ -706,14 +708,6 @@ class Executor:
         """The main service's proof is `smoke`, another's `smoke:NAME`."""
         name = f"smoke:{step.service}" if step.service else "smoke"
         self.journal.outcome(**{name: {"kind": _kind(step), **values}})
-
-    def _engine_ended(self, service: str) -> bool:
-        """Whether the head of a service ended; its first rank is the least of those that its steps name."""
-        served = [s for s in self._served(service) if s.rank is not None]
-        return any(self.journal.drained(s.key) for s in served if s.rank == self._first_rank(service))
-
-    def _first_rank(self, service: str) -> int | None:
-        return min((s.rank for s in self._served(service) if s.rank is not None), default=None)
 
     def _whose(self, step: Step) -> str:
         """Begins evidence where a deployment has several services: `reranker: `."""
