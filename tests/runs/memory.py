@@ -26,6 +26,7 @@ class MemoryJournal:
         self.ends: list[tuple[str, str | None, str]] = []
         self.ended_streams: set[str] = set()
         self.asked_at: float | None = None
+        self.outcomes: dict[str, Any] = {}
 
     def cancel(self) -> None:
         self.asked_at = time.monotonic()
@@ -83,7 +84,8 @@ class MemoryJournal:
     def not_reached(self, node: str, *, reason: str, evidence: str, hop: str) -> None:
         self.unreachable.append((node, reason))
 
-    def outcome(self, **values: Any) -> None: ...
+    def outcome(self, **values: Any) -> None:
+        self.outcomes |= values
 
     def cancel_asked(self) -> bool:
         return self.asked_at is not None
