@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from apps.diagnosis.masking import mask_text
+from apps.diagnosis.masking import MASK, mask_text
+from apps.diagnosis.open_secrets import given_away, in_line, is_telling, is_value
 from apps.plan.measured import Measured
 from apps.shell import Secret
 
@@ -466,8 +467,14 @@ def _open_secrets(spec: Spec) -> Iterator[FieldError]:
     """A secret in a word or value would stand in the audit trail, on pages and in the list of processes of a node."""
     remedy = "Keep it under Settings, Secrets, and name it in the field secrets with its variable, e.g. VLLM_API_KEY."
     words = " ".join(spec.arguments)
-    if mask_text(words) != words:
+    if MASK.decode() in words:
+        yield FieldError("arguments", "a secret that was not kept stands in them as [masked]", remedy)
+    elif mask_text(words) != words or given_away(spec.arguments):
         yield FieldError("arguments", "one of them looks like a secret, or follows an option that takes one", remedy)
+    for secret in spec.secrets:
+        if mask_text(secret.name) != secret.name:
+            yield FieldError("secrets", f"the name for {shown(secret.variable)} looks like the secret itself", remedy)
     for name, value in spec.environment:
-        if value and (_SECRET_NAME.fullmatch(name) or mask_text(value) != value):
+        telling = _SECRET_NAME.fullmatch(name) or (is_telling(name) and is_value(value))
+        if value and (telling or mask_text(value) != value or next(in_line(value), None) is not None):
             yield FieldError("environment", f"the value of {shown(name)} looks like a secret", remedy)

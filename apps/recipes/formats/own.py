@@ -10,6 +10,7 @@ from typing import Any
 from apps.recipes.formats import bodies
 from apps.recipes.formats.imported import Draft, Unreadable, taken
 from apps.recipes.formats.reading import Fields
+from apps.recipes.formats.screening import is_masked
 from apps.recipes.formats.yaml_text import Document, dump
 
 KEYS = ("sparkweb", "name", "description", "nodes", "spec")
@@ -93,6 +94,8 @@ def _services(fields: Fields) -> list[dict[str, Any]]:
 
 
 def _word(fields: Fields, path: str, value: Any) -> str:
+    if is_masked(value):
+        return fields.as_text(value)
     if isinstance(value, list | dict) or value is None:
         raise Unreadable(
             f"{fields.at(path)} must be one word",
