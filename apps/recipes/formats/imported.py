@@ -10,6 +10,7 @@ from apps.diagnosis.masking import MASK, mask_text
 
 LARGEST_TEXT = 1 << 20  # bytes of a recipe's text
 MAIN = -1  # place of the main service; 0, 1, … are those of `services`
+NOWHERE = -2  # place of what was held for a service that is not in the body any more
 
 # What a held item is, and what it would mean to do as it says.
 KINDS = {
