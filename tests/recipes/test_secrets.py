@@ -122,8 +122,8 @@ def test_no_secret_is_kept_wherever_it_stands(text: str) -> None:
         (YAML + "env: {MY_PASSWORD: 123456789012}\ncommand: vllm serve a/b\n", "123456"),
         (YAML + "env: {MY_PASSWORD: 1234567.5}\ncommand: vllm serve a/b\n", "123456"),
         (YAML + "env: {MY_PASSWORD: abc}\ncommand: vllm serve a/b\n", "abc"),
-        (YAML + 'env: {HF_TOKEN: "Zq7\\u0068unter"}\ncommand: vllm serve a/b\n', "unter"),
-        (YAML + "env:\n  HF_TOKEN: Zq7unter\n    Zq8unter\ncommand: vllm serve a/b\n", "unter"),
+        (YAML + 'env: {HF_TOKEN: "Zq7\\u0068erjag"}\ncommand: vllm serve a/b\n', "erjag"),
+        (YAML + "env:\n  HF_TOKEN: Zq7erjag\n    Zq8erjag\ncommand: vllm serve a/b\n", "erjag"),
         ("vllm serve a/b --api-key Zq7'hunter2'Xw", "hunter2"),
     ],
 )
