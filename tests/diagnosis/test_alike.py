@@ -28,7 +28,7 @@ SEARCHED = sorted(
 )
 OTHERS = [pattern for pattern in (*vars(lines).values(), *vars(frames).values()) if isinstance(pattern, re.Pattern)]
 # Of those that only names, figures and rates are looked at with: none of them decides where a line is cut.
-FREE = {lines._TAG, lines._RANK, lines._RANK_TAG, lines._ANSI}
+FREE = {lines._TAG, lines._RANK, lines.RANK_TAG, lines._ANSI}
 
 
 def other_digits(text: str, digits: str) -> str:
