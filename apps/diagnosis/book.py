@@ -7,7 +7,7 @@ are; and only once for all lines of one shape, so a log of many lines that diffe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
@@ -95,6 +95,9 @@ _SGLANG_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
 )
 _EXCEPTIONS = (b"Error", b"Exception")
+# What makes a line tell something that holds no trigger.
+_TELLING = (b"\x1b", b"%|", b"% Completed", b"B/s", b"Error", b"Exception", b'File "', b"pid=", b"^^^")
+_JSON, _SECTION = re.compile(rb"\{\s*\""), re.compile(rb"^ +[0-9{]", re.MULTILINE)
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
@@ -216,11 +219,16 @@ class _Kind(NamedTuple):
     uuids: bool
     shape: Shape | None  # None: each line has to be searched for itself
 
-    def holds(self, blurred: bytes) -> bool:
-        for place, text in self.kept:  # noqa: SIM110 - asked for every line of a log
+
+def _of_kind(blurred: bytes, kinds: Sequence[_Kind]) -> _Kind | None:
+    """Which of these a line is of. Asked for every line with an id, so it is written to be quick."""
+    for kind in kinds:
+        for place, text in kind.kept:
             if blurred[place] != text:
-                return False
-        return True
+                break
+        else:
+            return kind
+    return None
 
 
 @dataclass(frozen=True)
@@ -265,34 +273,51 @@ class Book:
         known, blurred = self.carried if carried else self.freed, shape_of(line)
         shape = known.get(blurred)
         if shape is None:
-            if len(line) > LONGEST_SHAPE:
-                return self.search(blurred, carried=carried)
-            shape = self._of_its_kind(blurred, carried)
-            if shape is None:
-                shape = self.search(blurred, carried=carried)
-                if len(known) >= MOST_SHAPES:
-                    known.clear()
-                known[blurred] = shape
+            shape = self.unseen(line, blurred, carried=carried)
         return shape
 
-    def _of_its_kind(self, blurred: bytes, carried: bool) -> Shape | None:
-        """What all lines tell that differ from this one in their ids; None where it has none, or they decide."""
-        known, key = self.carried_kinds if carried else self.freed_kinds, blurred.translate(ANY_IDENTITY)
-        kinds = known.get(key, ())
-        for kind in kinds:
-            if kind.holds(blurred):
-                return None if kind.uuids and any(word in blurred for word in self.in_uuids) else kind.shape
-        ids = veiled(blurred) if len(kinds) < MOST_OF_A_KIND else None
+    def unseen(self, line: bytes, blurred: bytes, *, carried: bool = True) -> Shape:
+        """The same of a line whose shape is not known. `blurred`: the line with blurred digits."""
+        if len(line) > LONGEST_SHAPE:
+            return self.search(blurred, carried=carried)
+        kinds, key = self.carried_kinds if carried else self.freed_kinds, blurred.translate(ANY_IDENTITY)
+        kind = _of_kind(blurred, kinds.get(key, ()))
+        if kind is None:
+            if self.triggers.isdisjoint(words(blurred)) and not _may_tell(blurred):
+                return self._remember(blurred, NOTHING, carried)
+            kind = self._new_kind(blurred, kinds, key, carried)
+        if kind is not None and kind.shape is not None and not (kind.uuids and self._in_uuid(blurred)):
+            return kind.shape
+        return self._remember(blurred, self.search(blurred, carried=carried), carried)
+
+    def _in_uuid(self, blurred: bytes) -> bool:
+        return any(word in blurred for word in self.in_uuids)
+
+    def _remember(self, blurred: bytes, shape: Shape, carried: bool) -> Shape:
+        known = self.carried if carried else self.freed
+        if len(known) >= MOST_SHAPES:
+            known.clear()
+        known[blurred] = shape
+        return shape
+
+    def tell_nothing(self, lines: Sequence[bytes]) -> bool:
+        """Whether the shape of each of these lines is NOTHING for sure; much cheaper than to ask for each."""
+        text = b"\n".join(lines)
+        return not _may_tell(text) and self.triggers.isdisjoint(words(shape_of(text)))
+
+    def _new_kind(self, blurred: bytes, known: dict[bytes, list[_Kind]], key: bytes, carried: bool) -> _Kind | None:
+        """The kind of a line that is of none that is known; None where it has no id, or too many kinds look like it."""
+        ids = veiled(blurred) if len(known.get(key, ())) < MOST_OF_A_KIND else None
         if ids is None:
             return None
         try:
-            shape = self.search(ids.line, carried=carried, ids=ids)
+            kind = _Kind(ids.kept, ids.uuids, self.search(ids.line, carried=carried, ids=ids))
         except IdentitiesDecide:
-            shape = None
+            kind = _Kind(ids.kept, ids.uuids, None)
         if len(known) >= MOST_SHAPES:
             known.clear()
-        known.setdefault(key, []).append(_Kind(ids.kept, ids.uuids, shape))
-        return None if ids.uuids and any(word in blurred for word in self.in_uuids) else shape
+        known.setdefault(key, []).append(kind)
+        return kind
 
     def search(self, line: bytes, *, carried: bool = True, ids: Veiled | None = None) -> Shape:
         """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it
@@ -314,7 +339,11 @@ class Book:
         exception = b"Error: " in line or b"Exception: " in line or (last in b"rn" and line.endswith(_EXCEPTIONS))
         spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
         if ids is not None and line[:1] == b" " and line.lstrip(b" ")[:1] == b"\x01":
-            raise IdentitiesDecide
+            # Spaced or not, by the id. That is one only where no rule for such lines is found.
+            if any(_surely(identities.search(rule.pattern, ids.text)) for rule, _ in self.rules.get(b" ", ())):
+                raise IdentitiesDecide
+            if not _PROCESS_WORDS.isdisjoint(found):
+                raise IdentitiesDecide
         told, seems = None, frame or exception or spaced
         if seems or not found <= _PROCESS_WORDS:
             told = self._told(line, carried, sorted(found), (frame, exception, spaced), ids)
@@ -406,6 +435,16 @@ class Book:
                 elif sign.wrapped and _surely(look(_literally(sign.wrapped), text)) and len(text) < 400:
                     unfinished.append(sign)
         return matched, unfinished
+
+
+def _may_tell(text: bytes) -> bool:
+    """Whether a line, or one of several, may tell something without a trigger."""
+    for each in _TELLING:
+        if each in text:
+            return True
+    if b"{" in text and _JSON.search(text) is not None:
+        return True
+    return (text[:1] == b" " or b"\n " in text) and _SECTION.search(text) is not None
 
 
 @cache
