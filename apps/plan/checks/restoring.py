@@ -149,9 +149,9 @@ def _ours(node: str, sheet: Sheet | None, given: Given) -> Iterator[Problem]:
         label = one.labels.get("sparkweb.deployment")
         if label is not None and label not in told and one.state == "running":
             told.add(label)
-            other = of_container(one, given)
-            whose = other.name if other else f"Deployment {label}, which this sparkweb does not know,"
-            yield _stop(node, whose, "runs", other.id if other else None)
+            known = of_container(one, given)
+            whose = known.name if known else f"Deployment {label}, which this sparkweb does not know,"
+            yield _stop(node, whose, "runs", known.id if known else None)
 
 
 def _stop(node: str, who: str, does: str, deployment: int | None) -> Problem:
