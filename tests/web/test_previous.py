@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from django.test import Client
 
 from apps.audit.models import Entry
 from apps.deployments.models import Deployment
+from apps.inventory import services as inventory
+from apps.inventory.models import Node
 from apps.runs import restoring
 from apps.runs.models import Reservation, Run
+from tests.plan.test_stories import cleared
 from tests.web import seed
 
 BOTH = ["spark-1a32", "spark-5be3"]
 PAGE = "/nodes/previous"
 
 
+def as_cleared() -> None:
+    for name, sheet in cleared().items():
+        inventory.store_sheet(Node.objects.get(name=name), replace(sheet, taken_at=time.time()))
+
+
 def nobody_serves() -> None:
+    as_cleared()
     Reservation.objects.all().delete()
     Deployment.objects.all().update(state="stopped")
 
@@ -24,6 +35,7 @@ def nobody_serves() -> None:
 def test_it_shows_what_was_stopped_and_is_refused_while_ours_is_there(
     signed_in: Callable[[str], Client], seeded: seed.Seeded
 ) -> None:
+    as_cleared()
     text = signed_in("editor").get(PAGE, {"node": BOTH}).content.decode()
     assert "vllm-cluster.service" in text and "enabled, running" in text and "its unit makes it anew" in text
     refused = restoring.preview(BOTH).refused

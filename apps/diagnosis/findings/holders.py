@@ -131,7 +131,8 @@ def survivors(sheet: Sheet, most: int = 6) -> tuple[str, ...]:
         size = max((gpu.mib or 0) << 20, found.get(str(gpu.pid), (0, ""))[0])
         name = (gpu.name or "process").rpartition("/")[2]
         found[str(gpu.pid)] = size, _in_words(sheet, name, gpu.pid, gpu.container, gpu.unit)
-    inside = {one.container for one in (*(sheet.processes or ()), *(sheet.gpus.processes if sheet.gpus else ()))}
+    inside = {one.container for one in sheet.processes or ()}
+    inside |= {one.container for one in (sheet.gpus.processes if sheet.gpus else ())}
     for holder in holders(sheet, 0):
         if holder.kind == "container" and holder.name not in inside:
             unit = unit_of(sheet, holder.name)

@@ -19,11 +19,13 @@ Found = Mapping[str, Any]  # a unit or a container as a clearing step remembered
 
 @dataclass(frozen=True)
 class Way:
-    """What is put back on one node, in order, and what is in the way of the rest."""
+    """What is put back on one node, in order, and what is in the way of the rest. Things are named `unit NAME`, `container NAME`."""
 
     enable: tuple[Found, ...] = ()
     start: tuple[Found, ...] = ()
     containers: tuple[Found, ...] = ()
+    anew: tuple[str, ...] = ()  # removed containers that come with a unit that is started
+    stands: tuple[str, ...] = ()  # what is as it was already
     problems: tuple[Problem, ...] = field(default_factory=tuple)
 
 
@@ -48,10 +50,19 @@ def way_back(node: str, units: Sequence[Found], containers: Sequence[Found], she
     back = tuple(
         one for one in kept if str(one["name"]) not in left_out and one.get("was_running") and not _stands(sheet, one)
     )
-    problems += _removed(node, [one for one in containers if one.get("removed")], [*good], sheet)
+    removed = [one for one in containers if one.get("removed")]
+    lost = list(_removed(node, removed, good, sheet))
+    problems += [problem for _, problem in lost]
     if start or back or enable:
         problems = [*_ours(node, sheet, given), *problems]
-    return Way(enable, start, back, tuple(problems))
+    gone = {name for name, _ in lost}
+    coming = [str(one["name"]) for one in removed if str(one["name"]) not in gone]
+    moved = {id(one) for one in (*enable, *start, *back)}
+    stands = [f"unit {one['unit']}" for one in good if id(one) not in moved]
+    stands += [f"container {one['name']}" for one in kept if id(one) not in moved and str(one["name"]) not in left_out]
+    stands += [] if start else [f"container {name}" for name in coming]
+    anew = [f"container {name}" for name in coming] if start else []
+    return Way(enable, start, back, tuple(anew), tuple(stands), tuple(problems))
 
 
 def _of_unit(node: str, one: Found, sheet: Sheet | None) -> Iterator[Problem]:
@@ -120,7 +131,9 @@ def _port(node: str, name: str, one: Found, sheet: Sheet | None, runs: bool) -> 
             return
 
 
-def _removed(node: str, removed: Sequence[Found], units: Sequence[Found], sheet: Sheet | None) -> Iterator[Problem]:
+def _removed(
+    node: str, removed: Sequence[Found], units: Sequence[Found], sheet: Sheet | None
+) -> Iterator[tuple[str, Problem]]:
     """Removed containers come back by the unit that makes them; the others can't."""
     coming = {str(one["unit"]) for one in units if one.get("was_active")}
     for one in removed:
@@ -129,7 +142,7 @@ def _removed(node: str, removed: Sequence[Found], units: Sequence[Found], sheet:
             continue
         makers = [unit.name for unit in sheet.units if name in unit.containers]
         if not coming.intersection(makers):
-            yield Problem(
+            yield name, Problem(
                 "container_not_restorable", "warn", f"The container {name} of {node} does not come back", node,
                 "It was removed because a unit made it anew at each start, and no such unit is started here"
                 + (f" ({', '.join(makers)} is left as it is)." if makers else "."),

@@ -76,9 +76,14 @@ def _put_back(name: str, way: Way, root: bool) -> Iterator[Step]:
     if start:
         yield _step(
             f"restore.start.{name}", name, f"Start {', '.join(start)}", systemd.start(start, root=root),
-            why="they ran before; each makes its containers anew", puts=[f"unit {one}" for one in start], within_s=300.0,
+            why="they ran before; each makes its containers anew", puts=[*(f"unit {one}" for one in start), *way.anew], within_s=300.0,
         )  # fmt: skip
-    if not (enable or way.containers or start):
+    if (enable or way.containers or start) and way.stands:
+        note = steps.note(
+            f"restore.stands.{name}", name, f"Leave {', '.join(way.stands)}", why="as it was before already"
+        )
+        yield replace(note, gate={"puts_back": list(way.stands)})
+    elif not (enable or way.containers or start):
         yield steps.note(
             f"restore.nothing.{name}", name, "Nothing to put back",
             why="what is missing here can't be put back" if way.problems else "nothing that ran here before is stopped",
