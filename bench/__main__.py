@@ -9,13 +9,17 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cancel, explain, logs, probe, takeover
+from bench import cancel, explain, logs, probe, takeover, watch
 from bench.measure import CannotMeasure, Figures, machine
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
     "takeover": ("from kill -9 of the worker in the middle of a load to the next stored line", takeover.measured),
     "cancel": ("a cancel while no worker lives: from a worker's return until the nodes are clean", cancel.measured),
     "probe": ("what it costs to probe 1, 16 and 64 nodes, and the same by ssh, pyinfra and ansible", probe.measured),
+    "watch": (
+        "what watching 64 nodes costs one worker: cycle, processor, memory, with 10 that hang, and a loop of ssh",
+        watch.measured,
+    ),
     "logs": (
         "from a job's file to the browser: lines a second, latency, memory, and the same by other ways",
         logs.measured,

@@ -105,9 +105,9 @@ def asking(private_key: str, nodes: Sequence[dict[str, Any]]) -> Iterator[Ours]:
 
 
 @contextmanager
-def replaying(count: int, public_key: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """`count` replaying servers; the process, and its ports and host key."""
-    with _process("bench.replay", str(count)) as process:
+def replaying(count: int, public_key: str, *more: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """`count` replaying servers; the process, and its ports and host key. `more`: further words of bench.replay."""
+    with _process("bench.replay", str(count), *more) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(public_key.strip() + "\n")
         process.stdin.flush()

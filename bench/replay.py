@@ -1,6 +1,8 @@
 """SSH servers that answer every probe with a recorded one, in a process of their own: their work is not in our figures.
 
-    python -m bench.replay COUNT     public key on standard input, one line
+    python -m bench.replay COUNT [HANGING [RECORDING]]     public key on standard input, one line
+
+The last HANGING servers let one in and then never answer. RECORDING: a file in place of the recorded probe.
 
 prints one JSON line {"ports": [...], "host_key": [type, base64]} and serves until its input ends. Every node has a port
 of its own on 127.0.0.1; all show one host key, which changes nothing for a client that pins keys by node.
@@ -50,9 +52,13 @@ def _session(recorded: bytes) -> Callable[[Any], Coroutine[Any, Any, None]]:
     return serve
 
 
-async def serve(count: int, public_key: str) -> None:
+async def _never(process: Any) -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def serve(count: int, public_key: str, hanging: int = 0, recording: Path = ANSWER) -> None:
     host_key = asyncssh.generate_private_key("ssh-ed25519")
-    session = _session(ANSWER.read_bytes())
+    session = _session(recording.read_bytes())
     servers = [
         await asyncssh.create_server(
             _Server,
@@ -60,12 +66,12 @@ async def serve(count: int, public_key: str) -> None:
             0,
             server_host_keys=[host_key],
             authorized_client_keys=asyncssh.import_authorized_keys(public_key),
-            process_factory=session,
+            process_factory=session if number < count - hanging else _never,
             encoding=None,
             sftp_factory=None,
             gss_host=None,
         )
-        for _ in range(count)
+        for number in range(count)
     ]
     key = host_key.export_public_key().decode().split()[:2]
     print(json.dumps({"ports": [each.get_port() for each in servers], "host_key": key}), flush=True)
@@ -75,4 +81,5 @@ async def serve(count: int, public_key: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), sys.stdin.readline()))
+    numbers, files = [int(word) for word in sys.argv[1:3]], [Path(word) for word in sys.argv[3:4]]
+    asyncio.run(serve(numbers[0], sys.stdin.readline(), *numbers[1:], *files))

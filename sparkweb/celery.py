@@ -25,6 +25,7 @@ def plan_the_beat(sender: Celery, **_: object) -> None:
     sender.add_periodic_task(
         settings.FOLLOW_PERIOD_S, sender.signature("runs.follow"), name="follow", expires=settings.FOLLOW_PERIOD_S * 2
     )
+    sender.add_periodic_task(60.0, sender.signature("watch.thin"), name="thin the history", expires=60.0)
     sender.add_periodic_task(600.0, sender.signature("runs.forget_logs"), name="forget logs", expires=600.0)
 
     sender.add_periodic_task(

@@ -21,12 +21,14 @@ from apps.api.schemas import (
     Deployments,
     DeploymentWithSpec,
     ExportedFiles,
+    FatalOut,
     FitBody,
     FitOut,
     IdempotencyKey,
     Limit,
     PlanBody,
     PlanOut,
+    PolicyBody,
     RankOut,
     ReasonBody,
     RevisionBody,
@@ -41,7 +43,7 @@ from apps.api.schemas import (
 )
 from apps.deployments import queries, services
 from apps.deployments.models import Deployment, Revision
-from apps.deployments.state import rank_state
+from apps.deployments.state import FLAG_WORDS, rank_state
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
@@ -49,7 +51,7 @@ from apps.plan.spec import Clear
 from apps.recipes import exports
 from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import version_of
-from apps.runs import fitting
+from apps.runs import fatal, fitting
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE
 from apps.runs.queries import service_states
@@ -78,7 +80,11 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "state": deployment.state,
         "reason": deployment.reason,
         "phase": deployment.phase,
-        "flags": deployment.flags,
+        "flags": {
+            name: {"words": FLAG_WORDS.get(name, name), **one}
+            for name, one in (deployment.flags or {}).items()
+            if isinstance(one, dict)
+        },
         "evidence": deployment.evidence or None,
         "since": deployment.since,
         "remedy": reason.remedy if reason else None,
@@ -97,6 +103,22 @@ def _fields(deployment: Deployment) -> dict[str, Any]:
         "created_at": deployment.created_at,
         "created_by": deployment.created_by or None,
         "adopted": deployment.adopted,
+        "relaunch": _policy(deployment),
+    }
+
+
+def _policy(deployment: Deployment) -> dict[str, Any]:
+    chosen, said = deployment.relaunch_set, deployment.relaunching
+    return {
+        "policy": deployment.relaunch_policy,
+        "limit": deployment.relaunch_limit,
+        "backoff_s": deployment.relaunch_backoff_s,
+        "set_by": chosen.get("by"),
+        "set_at": chosen.get("at"),
+        "reason": chosen.get("reason"),
+        "state": said.get("state"),
+        "sentence": said.get("sentence"),
+        "next_at": said.get("next_at"),
     }
 
 
@@ -132,7 +154,17 @@ def _whole(deployment_id: int) -> DeploymentWithSpec:
         ranks=ranks,
         found=deployment.found,
         consents=consents,
+        go_back_to=back.number if (back := runs.to_go_back_to(deployment)) else None,
+        fatal=_fatal(deployment),
     )
+
+
+def _fatal(deployment: Deployment) -> FatalOut | None:
+    said = fatal.of_deployment(deployment)
+    if said is None:
+        return None
+    run, line = said
+    return FatalOut(line=line.number, run=run.pk, rank=line.rank, node=line.node, text=line.text, reason=line.reason)
 
 
 def _service(deployment: Deployment, row: dict[str, Any]) -> ServiceOut:
@@ -275,6 +307,22 @@ def take_over_deployment(request: HttpRequest, deployment_id: int, body: TakeOve
     return _whole(deployment_id)
 
 
+@router.post("deployments/{int:deployment_id}/policy", response=DeploymentWithSpec)
+@allow("edit_deployments")
+def set_relaunch_policy(request: HttpRequest, deployment_id: int, body: PolicyBody) -> DeploymentWithSpec:
+    """What a robot does when it is lost: nothing (manual), one relaunch after a reboot (once), or as often as the limit says, each
+    try after twice the wait of the one before (always). It clears only what an editor agreed to for this deployment."""
+    services.set_policy(
+        actor_of(request),
+        by_id(Deployment.objects.filter(archived_at=None), deployment_id),
+        policy=body.policy,
+        limit=body.limit,
+        backoff_s=body.backoff_s,
+        reason=body.reason,
+    )
+    return _whole(deployment_id)
+
+
 # What runs
 
 
@@ -290,7 +338,14 @@ def plan_deployment(request: HttpRequest, deployment_id: int, body: PlanBody | N
     asked = body or PlanBody()
     config = fitting.checked_config(asked.config)
     return planned.shown(
-        runs.preview(actor_of(request), deployment, story=asked.story, clear=_clear(asked.clear), config=config)
+        runs.preview(
+            actor_of(request),
+            deployment,
+            story=asked.story,
+            clear=_clear(asked.clear),
+            config=config,
+            revision=asked.revision,
+        )
     )
 
 
@@ -338,6 +393,7 @@ def _start(request: HttpRequest, deployment_id: int, story: str, body: StartBody
         clear=_clear(body.clear),
         idempotency_key=key or "",
         wait=body.wait,
+        revision=body.revision,
     )
     return Status(202, Started(run=run.pk))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+from django.conf import settings
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from ninja import Query, Router, Status
@@ -15,15 +17,19 @@ from apps.api.schemas import (
     AdoptBody,
     After,
     ConfirmBody,
+    GapOut,
     Holder,
     HostKeyOut,
     IdempotencyKey,
     Limit,
+    MarkOut,
     Named,
     NodeBody,
+    NodeHistory,
     NodeOut,
     Nodes,
     NodeWithSheet,
+    PointOut,
     RepinBody,
     ServesHere,
     ServesOut,
@@ -36,6 +42,7 @@ from apps.inventory.models import Credential, Node
 from apps.people.access import actor_of, allow
 from apps.runs import foreign
 from apps.runs import services as runs
+from apps.watch import history
 
 router = Router(tags=["nodes"])
 MOST_HOPS = 8
@@ -143,6 +150,37 @@ def get_node(
 ) -> NodeWithSheet:
     """A node with the facts of its last probe."""
     return _whole(by_id(_rows(), node_id), evidence=evidence)
+
+
+@router.get("nodes/{int:node_id}/history", response=NodeHistory)
+@allow("view")
+def get_history(request: HttpRequest, node_id: int, span: Literal["hour", "day", "month"] = "hour") -> NodeHistory:
+    """Memory, temperature, power and load of a node as the watch saw them, and what happened to it."""
+    node = by_id(Node.objects.all(), node_id)
+    points = history.points(node, span)
+    return NodeHistory(
+        span=span,
+        step_s=history.SPANS[span][0],
+        points=[
+            PointOut(
+                at=one.at,
+                used_bytes=one.used_bytes,
+                total_bytes=one.total_bytes,
+                temp_c=one.temp_c,
+                power_w=one.power_w,
+                busy_pct=one.busy_pct,
+            )
+            for one in points
+        ],
+        gaps=[
+            GapOut(start=datetime.fromtimestamp(gap.start, UTC), end=datetime.fromtimestamp(gap.end, UTC))
+            for gap in (
+                *history.gaps(points, span, settings.WATCH_PERIOD_S),
+                *history.last_gap(points, span, settings.WATCH_PERIOD_S, time.time()),
+            )
+        ],
+        marks=[MarkOut(at=one.at, kind=one.kind, text=one.text) for one in history.marks(node, span)],
+    )
 
 
 @router.delete("nodes/{int:node_id}", response={204: None})

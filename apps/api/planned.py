@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from apps.api.schemas import BarOut, FitOut, PlannedNode, PlannedStage, PlannedStep, PlanOut, PlanProblem, SettingOut
-from apps.plan.step import Fit, Plan, Problem, Setting, Stage
+from apps.api.schemas import (
+    BarOut,
+    DifferenceOut,
+    FitOut,
+    PlannedNode,
+    PlannedStage,
+    PlannedStep,
+    PlanOut,
+    PlanProblem,
+    SettingOut,
+)
+from apps.plan.step import Difference, Fit, Plan, Problem, Setting, Stage
 
 
 def shown(plan: Plan) -> PlanOut:
@@ -17,6 +27,9 @@ def shown(plan: Plan) -> PlanOut:
         fit=None if plan.fit is None else _fit(plan.fit),
         problems=[_problem(one) for one in plan.problems],
         settings=[_setting(one) for one in plan.settings],
+        differences=[_difference(one) for one in plan.differences],
+        last_good=plan.last_good,
+        on_rank_lost=plan.spec.get("on_rank_lost") if plan.story in ("launch", "relaunch") else None,
         refused=bool(plan.refused),
     )
 
@@ -37,6 +50,18 @@ def _stage(stage: Stage) -> PlannedStage:
             )
         )
     return PlannedStage(name=stage.name, phase=stage.phase, nodes=list(nodes.values()))
+
+
+def _difference(one: Difference) -> DifferenceOut:
+    return DifferenceOut(
+        name=one.name,
+        node=one.node or None,
+        service=one.service,
+        before=one.before or None,
+        after=one.after or None,
+        reason=one.reason,
+        kind=one.kind,
+    )
 
 
 def fitted(fit: Fit) -> FitOut:

@@ -183,6 +183,38 @@ class NodeWithSheet(NodeOut):
     sighted_at: datetime | None
 
 
+class PointOut(Out):
+    at: datetime
+    used_bytes: int | None = Field(description="memory in use: the GPUs' own where they have any, else the machine's")
+    total_bytes: int | None
+    temp_c: float | None = Field(description="of the hottest GPU")
+    power_w: float | None = Field(description="of all GPUs")
+    busy_pct: float | None = Field(description="of the busiest GPU")
+
+
+class MarkOut(Out):
+    at: datetime
+    kind: str = Field(
+        description="rebooted, unreachable, reachable, or the state of a deployment there: lost, degraded …"
+    )
+    text: str
+
+
+class GapOut(Out):
+    start: datetime
+    end: datetime
+
+
+class NodeHistory(Out):
+    span: Literal["hour", "day", "month"]
+    step_s: int = Field(
+        description="0: every look; else each point is the mean (temperature: the largest) of so many seconds"
+    )
+    points: list[PointOut] = Field(description="the oldest first; none while the node did not answer")
+    gaps: list[GapOut] = Field(description="times in which nobody saw the node")
+    marks: list[MarkOut]
+
+
 class Nodes(Out):
     nodes: list[NodeOut]
     next: int | None
@@ -457,6 +489,15 @@ class TakeOverBody(Body):
     disable: bool = Field(False, description="once its units are stopped, they do not start at boot any more")
 
 
+class PolicyBody(Body):
+    policy: str = Field(max_length=20, description="manual, once (after a reboot) or always")
+    limit: int | None = Field(None, ge=1, le=20, description="tries; left out: as it is")
+    backoff_s: int | None = Field(
+        None, ge=10, le=86400, description="before the second try; it doubles with each; left out: as it is"
+    )
+    reason: str = Field("", max_length=2000, description="kept in the audit trail")
+
+
 class ReasonBody(Body):
     reason: str = Field("", max_length=2000)
 
@@ -473,6 +514,12 @@ class ClearBody(Body):
 class PlanBody(Body):
     story: Literal["launch", "relaunch", "stop"] = "launch"
     clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR)
+    revision: int | None = Field(
+        default=None,
+        ge=1,
+        le=LARGEST_ID,
+        description="of a relaunch: the deployment's `go_back_to`; left out: the newest",
+    )
 
     config: dict[str, Any] | None = Field(
         default=None, description="the model's config.json, at most 1 MiB, for the fit where no node has the model"
@@ -501,6 +548,7 @@ class StartBody(Body):
     reason: str = Field("", max_length=2000)
     clear: list[ClearBody] = Field(default_factory=list, max_length=MOST_CLEAR, description="the same as for that plan")
     wait: bool = Field(False, description="wait in line for nodes that another run holds, instead of a 409")
+    revision: int | None = Field(None, ge=1, le=LARGEST_ID, description="the same as for that plan")
 
 
 class FabricBody(Body):
@@ -628,6 +676,18 @@ class SettingOut(Out):
     nodes: list[str] = Field(description="that it is about; empty: all")
 
 
+class DifferenceOut(Out):
+    name: str = Field(description="an option or variable of the engine, a field of the spec, image or weights")
+    node: str | None = Field(description="null: on all of them")
+    service: str
+    before: str | None
+    after: str | None
+    reason: str
+    kind: Literal["node", "revision", "files", "ours"] = Field(
+        description="taken anew from the node, changed by a revision, other files, or otherwise passed by sparkweb"
+    )
+
+
 class PlanOut(Out):
     digest: str
     story: str
@@ -638,6 +698,11 @@ class PlanOut(Out):
     fit: FitOut | None
     problems: list[PlanProblem]
     settings: list[SettingOut]
+    differences: list[DifferenceOut] = Field(description="to the last good launch")
+    last_good: int | None = Field(description="the run of that launch")
+    on_rank_lost: str | None = Field(
+        description="stop or report: what happens when a rank is lost; of its service alone"
+    )
     refused: bool = Field(description="whether a problem refuses it as it stands")
 
 
@@ -702,6 +767,35 @@ class FoundOut(Out):
     units: list[str] = Field(description="that start it")
 
 
+class PolicyOut(Out):
+    """What a robot does when it is lost, who chose that, and what the robot says."""
+
+    policy: Literal["manual", "once", "always"]
+    limit: int = Field(description="tries")
+    backoff_s: int = Field(description="before the second try; it doubles with each")
+    set_by: str | None
+    set_at: datetime | None
+    reason: str | None
+    state: Literal["waits", "gave_up"] | None = Field(description="of the robot, while there is something to do")
+    sentence: str | None = Field(description="what it waits for, or why it does not act")
+    next_at: datetime | None = Field(description="before when it does not try again")
+
+
+class FatalOut(Out):
+    line: int = Field(description="number in the log of the run that launched it")
+    run: int
+    rank: int | None
+    node: str
+    text: str
+    reason: str
+
+
+class FlagOut(Out):
+    words: str
+    evidence: str
+    since: datetime
+
+
 class DeploymentOut(Out):
     id: int
     name: str
@@ -710,7 +804,9 @@ class DeploymentOut(Out):
     ]  # fmt: skip
     reason: str | None = Field(description="of the table of reasons")
     phase: str | None
-    flags: dict[str, Any]
+    flags: dict[str, FlagOut] = Field(
+        description="true beside the state: drift (not as recorded), exposed (open without a key), wedged (hangs), readiness (not ready)"
+    )
     evidence: str | None
     since: datetime
     remedy: str | None = Field(description="what to do about `reason`")
@@ -731,6 +827,7 @@ class DeploymentOut(Out):
     created_at: datetime
     created_by: str | None
     adopted: bool = Field(description="it runs as it was found and is only watched until somebody takes it over")
+    relaunch: PolicyOut
 
 
 class DeploymentWithSpec(DeploymentOut):
@@ -738,12 +835,41 @@ class DeploymentWithSpec(DeploymentOut):
     services: list[ServiceOut] = Field(description="empty for a deployment of one service")
     ranks: list[RankOut]
     found: list[FoundOut] = Field(description="what was there before us and runs as this deployment")
-    consents: list[dict[str, Any]] = Field(description="what an operator's relaunch may clear again")
+    consents: list[dict[str, Any]] = Field(description="what an operator's relaunch, or a robot's, may clear again")
+    go_back_to: int | None = Field(description="the revision that served last, where the newest has not")
+    fatal: FatalOut | None = Field(description="the first fatal line across the ranks, after one of them was lost")
 
 
 class Deployments(Out):
     deployments: list[DeploymentOut]
     next: int | None
+
+
+class AwayOut(Out):
+    node: str
+    reason: str
+    evidence: str
+
+
+class TriageSystem(Out):
+    deployment: int
+    name: str
+    state: str
+    verdict: str = Field(description="fine, busy, unreachable, rebooted, replaced, vanished, rank_lost, or the state")
+    why: str | None
+    action: Literal["nothing", "wait", "reach", "look", "relaunch"]
+    next: str = Field(description="the next action in words")
+    nodes: list[str]
+    unreachable: list[AwayOut]
+    digest: str | None = Field(description="of the relaunch that is ready")
+    clear: list[dict[str, Any]] = Field(description="what it clears, as editors agreed before")
+    run: int | None = Field(description="that is at work on it")
+    policy: str
+    robot: str | None = Field(description="what the robot of that policy waits for, or why it does not act")
+
+
+class TriageOut(Out):
+    systems: list[TriageSystem]
 
 
 class RevisionOut(Out):

@@ -53,6 +53,7 @@ class Tag(StrEnum):
     RECIPE_REMOVED = "recipe:removed"
 
     DEPLOYMENT_ADDED = "deployment:added"
+    DEPLOYMENT_POLICY = "deployment:policy"  # what a robot does when it is lost
     DEPLOYMENT_ADOPT = "deployment:adopt"
     DEPLOYMENT_ADOPTED = "deployment:adopted"
     DEPLOYMENT_TAKEN_OVER = "deployment:taken_over"

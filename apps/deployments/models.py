@@ -43,6 +43,16 @@ class Deployment(models.Model):
     # What was there before us and runs as this deployment: a list of {"node", "kind" (container, unit), "name", "service",
     # "restart_policy", "units"}. Empty for one that we launched ourselves.
     found: models.JSONField[Any, Any] = models.JSONField(default=list)
+    # What a robot does when it is lost: nothing (manual), one relaunch after a reboot (once), or as often as the limit says, each
+    # try after twice the wait of the one before (always).
+    relaunch_policy = models.CharField(max_length=8, default="manual")
+    relaunch_limit = models.PositiveSmallIntegerField(default=3)
+    relaunch_backoff_s = models.PositiveIntegerField(default=60)
+    relaunch_set: models.JSONField[Any, Any] = models.JSONField(
+        default=dict
+    )  # {"by", "at", "reason"} of who chose that
+    # What the robot does or waits for: {"state", "sentence", "tries", "next_at"}; empty while there is nothing to do.
+    relaunching: models.JSONField[Any, Any] = models.JSONField(default=dict)
     taken_over_at = models.DateTimeField(null=True)  # what was found is ours to stop and launch from then on
 
     class Meta:

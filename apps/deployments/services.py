@@ -26,6 +26,8 @@ from apps.recipes.models import RecipeVersion
 
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]{0,61}[a-z0-9])?")
 ON_RANK_LOST = ("stop", "report")
+POLICIES = ("manual", "once", "always")  # what a robot does when a deployment is lost
+MOST_TRIES, LEAST_BACKOFF_S, MOST_BACKOFF_S = 20, 10, 24 * 3600
 State = Deployment.State
 RESTING = (State.DRAFT, State.STOPPED, State.FAILED, State.LOST)  # it holds nothing, or nothing that we know of
 
@@ -143,6 +145,100 @@ def revise(
     )
     ring_on_commit("deployment", deployment.pk, deployment.version)
     return made
+
+
+@transaction.atomic
+def go_back(actor: Actor, deployment: Deployment, to: Revision, *, reason: str) -> Revision:
+    """A new revision that says what an earlier one said, so that the newest is always what is wanted. The trail names it."""
+    before = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk).revision
+    not_adopted(deployment)
+    why = f"Back to revision {to.number}. {reason}".strip()[:2000]
+    made = Revision.objects.create(
+        deployment=deployment, number=before.number + 1, body=to.body, created_by=actor.name, reason=why
+    )
+    record(
+        actor,
+        "deployment:revised",
+        object_type="deployment",
+        object_id=str(deployment.pk),
+        object_name=deployment.name,
+        reason=why,
+        before=before.body,
+        after=made.body,
+    )
+    ring_on_commit("deployment", deployment.pk, deployment.version)
+    return made
+
+
+@transaction.atomic
+def set_policy(
+    actor: Actor,
+    deployment: Deployment,
+    *,
+    policy: str,
+    limit: int | None = None,
+    backoff_s: int | None = None,
+    reason: str,
+) -> Deployment:
+    """What a robot does when it is lost. Whatever it did or gave up before counts no more. Raises Refused naming the field."""
+    found = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
+    not_adopted(found)
+    limit = found.relaunch_limit if limit is None else limit
+    backoff_s = found.relaunch_backoff_s if backoff_s is None else backoff_s
+    _check_policy(policy, limit, backoff_s, reason.strip())
+    before = policy_of(found)
+    found.relaunch_policy, found.relaunch_limit, found.relaunch_backoff_s = policy, limit, backoff_s
+    found.relaunch_set = {"by": actor.name, "at": timezone.now().isoformat(), "reason": reason.strip()}
+    found.relaunching = {}
+    found.version += 1
+    found.save(
+        update_fields=[
+            "relaunch_policy", "relaunch_limit", "relaunch_backoff_s", "relaunch_set", "relaunching", "version",
+        ]
+    )  # fmt: skip
+    record(
+        actor,
+        "deployment:policy",
+        object_type="deployment",
+        object_id=str(found.pk),
+        object_name=found.name,
+        reason=reason.strip(),
+        before=before,
+        after=policy_of(found),
+    )
+    ring_on_commit("deployment", found.pk, found.version)
+    ring_on_commit("fleet", 0)
+    return found
+
+
+def policy_of(deployment: Deployment) -> dict[str, Any]:
+    return {
+        "relaunch": deployment.relaunch_policy,
+        "limit": deployment.relaunch_limit,
+        "backoff_s": deployment.relaunch_backoff_s,
+    }
+
+
+def _check_policy(policy: str, limit: int, backoff_s: int, reason: str) -> None:
+    if policy not in POLICIES:
+        raise Refused(
+            "bad_input", f"There is no policy {policy[:20]!r}.", field="policy", remedy=f"Use {', '.join(POLICIES)}."
+        )
+    if not 1 <= limit <= MOST_TRIES:
+        raise Refused("bad_input", "The limit is out of range.", field="limit", remedy=f"Use 1 to {MOST_TRIES} tries.")
+    if not LEAST_BACKOFF_S <= backoff_s <= MOST_BACKOFF_S:
+        raise Refused(
+            "bad_input",
+            "The wait before the second try is out of range.",
+            field="backoff_s",
+            remedy=f"Use {LEAST_BACKOFF_S} to {MOST_BACKOFF_S} seconds; it doubles with each try.",
+        )
+    if not reason:
+        raise Refused(
+            "bad_input", "A policy needs a reason.", field="reason", remedy="Say why; it is kept in the audit trail."
+        )
+    if len(reason) > 2000:
+        raise Refused("bad_input", "The reason is longer than 2000 characters.", field="reason", remedy="Shorten it.")
 
 
 def _moved(services: Any, before: Sequence[str], nodes: Sequence[str]) -> Any:

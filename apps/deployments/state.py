@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -105,3 +106,30 @@ def observe(deployment: Deployment, observed: dict[str, Any], attempt: Attempt |
     """Keep what the watch concluded (empty: nothing yet) and settle."""
     Deployment.objects.filter(pk=deployment.pk).update(observed=observed)
     return settle(deployment, attempt)
+
+
+FLAG_WORDS = {
+    "drift": "not as recorded",
+    "exposed": "open without a key",
+    "wedged": "hangs",
+    "readiness": "not ready",
+}
+
+
+def flag(deployment: Deployment, flags: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Keep what is true beside the state: evidence by name, with the moment from which it is. Rings where something changed; returns
+    the names that came (with evidence) and went (without)."""
+    before: dict[str, Any] = deployment.flags or {}
+    if {name: one.get("evidence") for name, one in before.items()} == dict(flags):
+        return []
+    now = timezone.now().isoformat()
+    kept = {
+        name: {"evidence": evidence, "since": before.get(name, {}).get("since", now)}
+        for name, evidence in flags.items()
+    }
+    Deployment.objects.filter(pk=deployment.pk).update(flags=kept, version=F("version") + 1)
+    deployment.refresh_from_db(fields=["flags", "version"])
+    ring_on_commit("deployment", deployment.pk, deployment.version)
+    ring_on_commit("fleet", 0)
+    came = [(name, evidence) for name, evidence in flags.items() if name not in before]
+    return came + [(name, "") for name in before if name not in flags]

@@ -762,8 +762,8 @@ _ENGINE = [
         (
             "rank_lost",
             "A rank is gone",
-            "One rank of the deployment has ended; without it the service is dead.",
-            "Relaunch the whole deployment; the first fatal line across the ranks is shown.",
+            "One rank has ended; without it its service is dead.",
+            "Relaunch: services that still serve are left alone. The first fatal line across the ranks is shown.",
             "rendezvous_timeout",
         ),
     ),

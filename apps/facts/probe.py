@@ -19,6 +19,7 @@ from apps.facts import memory as _memory
 from apps.facts import models as _models
 from apps.facts import privileges as _privileges
 from apps.facts import ray as _ray
+from apps.facts import serving as _serving
 from apps.facts import setup as _setup
 from apps.facts.fact import FACTS, Fact
 from apps.facts.masking import SED
@@ -27,7 +28,7 @@ from apps.facts.sheet import Evidence, Sheet
 __all__ = ["PROBE", "WATCH", "read", "script", "sheet_from"]
 
 # Imported for their entry in the registry.
-_REGISTERED = (_disk, _machine, _memory, _models, _privileges, _ray, _setup)
+_REGISTERED = (_disk, _machine, _memory, _models, _privileges, _ray, _serving, _setup)
 
 PROBE: tuple[str, ...] = (
     "machine",
@@ -76,10 +77,13 @@ WATCH: tuple[str, ...] = (
     "memory",
     "gpu-query",
     "gpu-processes",
-    "docker",
     "containers",
     "container-details",
+    "container-events",
+    "engine-api",
     "units",
+    "addresses",
+    "links",
     "listeners",
 )
 
@@ -313,6 +317,8 @@ def sheet_from(node: str, taken_at: float, sections: dict[str, Evidence]) -> She
         gpu_errors=_safely(lambda: _gpu_errors(values)),
         rails=values.of(network.RailsFact),
         boot_jobs=_safely(lambda: _boot_jobs(values, launchers_found)),
+        apis=values.of(_serving.EngineApiFact),
+        events=values.of(_serving.ContainerEventsFact),
         evidence=dict(sections),
     )
 

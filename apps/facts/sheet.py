@@ -13,8 +13,10 @@ from apps.facts.values import (
     BootJob,
     Checkout,
     Container,
+    ContainerEvent,
     Disk,
     Docker,
+    EngineApi,
     EngineProcess,
     GpuError,
     Gpus,
@@ -82,6 +84,8 @@ class Sheet:
     gpu_errors: tuple[GpuError, ...] | None = None
     rails: tuple[RailPing, ...] | None = None  # asked only where the peers are known
     boot_jobs: tuple[BootJob, ...] | None = None  # of cron and rc.local
+    apis: tuple[EngineApi, ...] | None = None  # asked by the watch alone
+    events: tuple[ContainerEvent, ...] | None = None  # likewise
     evidence: dict[str, Evidence] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -466,6 +466,30 @@ class Killed:
 
 
 @dataclass(frozen=True)
+class EngineApi:
+    """What an engine's API said on its own node."""
+
+    port: int
+    health: int | None = None  # HTTP status of /health; 0: no answer
+    tokens: float | None = None  # generated since it was started
+    running: float | None = None  # requests
+    waiting: float | None = None  # requests
+    keyed: bool | None = None  # whether it wants a key; None: not asked
+    asked_by: str | None = None  # curl, wget, bash, none: nothing there to ask with
+
+
+@dataclass(frozen=True)
+class ContainerEvent:
+    """One event of `docker events`."""
+
+    name: str
+    action: str  # kill stop die destroy oom rename
+    at: float  # unix seconds, by the node's clock
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True)
 class RayStatus:
     """What `ray status` says about a cluster."""
 

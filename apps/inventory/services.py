@@ -406,16 +406,50 @@ def endpoint(node: Node) -> Endpoint:
             remedy="If the node was reinstalled, an admin replaces the pinned key with a reason.",
         )
     pinned = node.host_keys.filter(state=HostKey.State.PINNED).order_by("type")
+    return _door(
+        node, [(key.type, key.base64) for key in pinned], private_key(node.credential), _endpoint_of_jump(node)
+    )
+
+
+def _endpoint_of_jump(node: Node) -> Endpoint | None:
+    return endpoint(node.jump) if node.jump else None
+
+
+def _door(node: Node, pinned: Sequence[tuple[str, str]], key: str, via: Endpoint | None) -> Endpoint:
     return Endpoint(
         name=node.name,
         address=node.address,
         port=node.port,
         user=node.user,
-        private_key=private_key(node.credential),
-        host_keys=tuple((key.type, key.base64) for key in pinned),
-        via=endpoint(node.jump) if node.jump else None,
+        private_key=key,
+        host_keys=tuple(pinned),
+        via=via,
         login=node.logins,
     )
+
+
+def endpoints(nodes: Sequence[Node]) -> dict[str, Endpoint]:
+    """By name: those of all nodes that may be reached, with a few queries for all of them. A node behind one that is confirmed no more
+    is left out. For nodes read with their credential and jump host."""
+    pinned: dict[int, list[tuple[str, str]]] = {}
+    for key in HostKey.objects.filter(state=HostKey.State.PINNED).order_by("type"):
+        pinned.setdefault(key.node_id, []).append((key.type, key.base64))
+    keys: dict[int, str] = {}
+    every, made = {node.pk: node for node in nodes}, dict[int, Endpoint]()
+
+    def door(node: Node) -> Endpoint | None:
+        if node.pk not in made:
+            if node.state != Node.State.READY:
+                return None
+            via = door(every.get(node.jump_id, node.jump)) if node.jump_id and node.jump else None
+            if node.jump_id and via is None:
+                return None
+            if node.credential_id not in keys:
+                keys[node.credential_id] = private_key(node.credential)
+            made[node.pk] = _door(node, pinned.get(node.pk, ()), keys[node.credential_id], via)
+        return made[node.pk]
+
+    return {node.name: found for node in nodes if (found := door(node)) is not None}
 
 
 def log_in_anew(name: str) -> None:

@@ -152,6 +152,7 @@ class Hub:
         if found is None or now - found[0] > SHARED_S or (found[1].done() and not _good(found[1])):
             task = asyncio.get_running_loop().create_task(_read(key))
             task.add_done_callback(_seen)
+            task.add_done_callback(lambda _: self._shrink(time.monotonic()))  # only now is its size known
             self._reads.pop(key, None)
             self._reads[key] = found = (now, task)
             self._shrink(now)

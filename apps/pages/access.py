@@ -14,6 +14,7 @@ from apps.audit.actor import Actor
 from apps.pages.words import duration_words
 from apps.people.roles import ACTIONS, ROLES
 from apps.runs.services import worker_status
+from apps.watch import braking
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,9 @@ def banners(request: HttpRequest) -> list[Banner]:
                 f"Nothing starts or moves on until one is ({seen}). What is queued is kept and begins by itself then.",
             )
         )
+    brake = braking.current()  # one row at most
+    if brake is not None:
+        found.append(Banner("warn", "Most nodes are silent", f"{brake.sentence} It ends by itself when they answer."))
     return found
 
 

@@ -373,3 +373,88 @@ def memory_curve(points: Sequence[Sequence[float]], floor: int, *, label: str) -
         stop,
         line,
     )
+
+
+# A node's history: one figure over time, with what nobody saw left out.
+
+TALL = 100  # units of the viewBox
+
+
+@dataclass(frozen=True)
+class Sample:
+    at: float  # unix seconds
+    value: float
+
+
+@dataclass(frozen=True)
+class Sign:
+    """A moment of a history. `tone`: bad, warn, ok, off."""
+
+    at: float
+    tone: str
+    text: str
+
+
+def over_time(
+    samples: Sequence[Sample],
+    *,
+    start: float,
+    end: float,
+    low: float,
+    high: float,
+    gaps: Sequence[tuple[float, float]] = (),
+    signs: Sequence[Sign] = (),
+    label: str,
+    filled: bool = False,
+) -> SafeString:
+    """A line from `start` to `end` (unix seconds) between `low` and `high`; broken where `gaps` say so. `label` says it in words."""
+    width, height = max(1.0, end - start), (high - low) or 1.0
+
+    def x(at: float) -> float:
+        return round(min(max((at - start) / width, 0.0), 1.0) * WIDTH, 1)
+
+    def y(value: float) -> float:
+        return round(TALL - min(max((value - low) / height, 0.0), 1.0) * TALL, 1)
+
+    lines = [[(x(one.at), y(one.value)) for one in part] for part in _unbroken(samples, gaps)]
+    areas = [
+        f"M{part[0][0]} {TALL}L{' '.join(f'{a} {b}' for a, b in part)}L{part[-1][0]} {TALL}Z"
+        for part in lines
+        if filled and len(part) > 1
+    ]
+    strokes = [
+        f"M{part[0][0]} {part[0][1]}" + ("h0.1" if len(part) == 1 else f"L{' '.join(f'{a} {b}' for a, b in part[1:])}")
+        for part in lines
+    ]
+    return format_html(
+        '<svg class="over-time" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}"><title>{}</title>'
+        "{}{}{}{}{}</svg>",
+        WIDTH,
+        TALL,
+        label,
+        label,
+        format_html_join("", '<path class="time-grid" d="M0 {}H{}"></path>', ((at, WIDTH) for at in (25, 50, 75))),
+        format_html_join(
+            "",
+            '<rect class="time-gap" x="{}" width="{}" height="{}"></rect>',
+            ((x(a), round(max(1.0, x(b) - x(a)), 1), TALL) for a, b in gaps),
+        ),
+        format_html_join("", '<path class="time-area" d="{}"></path>', ((one,) for one in areas)),
+        format_html_join("", '<path class="time-line" d="{}"></path>', ((one,) for one in strokes)),
+        format_html_join(
+            "",
+            '<path class="time-sign" data-status="{}" d="M{} 0V{}"><title>{}</title></path>',
+            ((one.tone, x(one.at), TALL, one.text) for one in signs if start <= one.at <= end),
+        ),
+    )
+
+
+def _unbroken(samples: Sequence[Sample], gaps: Sequence[tuple[float, float]]) -> list[list[Sample]]:
+    """The samples in pieces, cut at every gap."""
+    ends = [end for _, end in gaps]
+    parts: list[list[Sample]] = []
+    for place, one in enumerate(samples):
+        if not place or any(samples[place - 1].at < end <= one.at for end in ends):
+            parts.append([])
+        parts[-1].append(one)
+    return parts

@@ -16,13 +16,14 @@ from django.db.models import Case, IntegerField, Max, Value, When
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
+from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from apps.audit.models import Entry
 from apps.deployments import services
 from apps.deployments.models import Deployment, Revision
 from apps.deployments.queries import Reached, endpoint
-from apps.deployments.state import rank_state
+from apps.deployments.state import FLAG_WORDS, rank_state
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
@@ -38,12 +39,18 @@ from apps.plan.step import Plan, Problem, Setting, Step
 from apps.recipes import exports
 from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
-from apps.runs import queries, restoring
+from apps.runs import fatal, queries, restoring
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Reservation, Run
+from apps.runs.suggesting import suggested
 
 PAGE = 50
 BROUGHT_UP = ("launch", "relaunch", "adopt")
+POLICIES = (
+    ("manual", "a person relaunches it"),
+    ("once", "relaunched once after a reboot"),
+    ("always", "always relaunched, with growing waits"),
+)
 STORIES = {"launch": "launch", "relaunch": "relaunch", "stop": "stop"}
 ARCHIVED = "archived"  # no state, but chosen among them
 # newest trouble first, then what moves, then what serves, then the rest
@@ -66,6 +73,15 @@ def in_order(found: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """Something that is true beside the state."""
+
+    word: str
+    evidence: str
+    since: str
+
+
+@dataclass(frozen=True)
 class Row:
     deployment: Deployment
     spec: dict[str, Any]
@@ -76,6 +92,15 @@ class Row:
     shard: str
     about: str
     sentence: str
+    flags: list[Flag]
+
+
+def flags_of(deployment: Deployment) -> list[Flag]:
+    return [
+        Flag(FLAG_WORDS[name], one.get("evidence", ""), one.get("since", ""))
+        for name, one in (deployment.flags or {}).items()
+        if name in FLAG_WORDS and isinstance(one, dict)
+    ]
 
 
 def row_of(deployment: Deployment) -> Row:
@@ -112,6 +137,7 @@ def row_of(deployment: Deployment) -> Row:
         shard,
         about,
         deployment.evidence or (why.sentence if why else ""),
+        flags_of(deployment),
     )
 
 
@@ -206,7 +232,7 @@ def new(request: HttpRequest) -> HttpResponse:
     source = request.POST if request.method == "POST" else request.GET
     recipe = Recipe.objects.filter(slug=source.get("recipe", ""), archived_at=None).first()
     if recipe is None and request.method == "GET" and "recipe" not in request.GET:
-        recipe = Recipe.objects.filter(archived_at=None).first()
+        recipe = suggested()
     version = _chosen_version(recipe, source.get("version", "")) if recipe else None
     world = version.world_size if version else 1
     name = source.get("name", "").strip()
@@ -352,6 +378,26 @@ def take_over(request: HttpRequest, deployment_id: int) -> HttpResponse:
     return redirect(found.get_absolute_url())
 
 
+@allow("edit_deployments")
+@require_POST
+def policy(request: HttpRequest, deployment_id: int) -> HttpResponse:
+    """What a robot does when it is lost."""
+    found = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
+    try:
+        services.set_policy(
+            actor_of(request),
+            found,
+            policy=request.POST.get("policy", ""),
+            limit=forms.identity(request.POST.get("limit", "")),
+            backoff_s=forms.identity(request.POST.get("backoff_s", "")),
+            reason=request.POST.get("reason", ""),
+        )
+    except Refused as refused:
+        return _one(request, found, error_of(refused))
+    messages.success(request, f"When {found.name} is lost: {dict(POLICIES)[request.POST['policy']]}.")
+    return redirect(f"{found.get_absolute_url()}#policy")
+
+
 def _one(request: HttpRequest, found: Deployment, error: Error | None = None) -> HttpResponse:
     row = row_of(found)
     active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
@@ -370,13 +416,17 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "proofs": _proofs(last_good),
         "found": _found_rows(found),
         "found_notes": list(dict.fromkeys(note for one in found.found for note in one.get("notes", ()))),
-        "flags": [name for name, on in (found.flags or {}).items() if on],
+        "flags": flags_of(found),
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
         "left": found.state == Deployment.State.FAILED and not found.ranks.exists(),
         "curl": _curl(row),
         "previous": restoring.cleared(row.spec.get("nodes", [])),
         "consents": found.consents.order_by("node", "kind", "name"),
+        "go_back_to": runs.to_go_back_to(found),
+        "fatal": fatal.of_deployment(found),
+        "policies": POLICIES,
+        "next_at": parse_datetime(found.relaunching.get("next_at") or ""),
     }
     if request.headers.get("HX-Request"):
         return render(request, "pages/deployment_live.html", context)
@@ -554,10 +604,11 @@ def _default_clear(deployment: Deployment, story: str) -> tuple[Clear, ...]:
     return services.consented(deployment) if story in ("launch", "relaunch") else ()
 
 
-def _query(story: str, clear: Sequence[Clear]) -> str:
+def _query(story: str, clear: Sequence[Clear], back: int | None) -> str:
     items = [{"node": one.node, "kind": one.kind, "name": one.name} for one in clear]
     off = [item for item, one in zip(items, clear, strict=True) if one.disable]
-    return urlencode({"story": story, "ticked": "1", "clear": json.dumps(items), "disable": json.dumps(off)})
+    asked = {"story": story, "ticked": "1", "clear": json.dumps(items), "disable": json.dumps(off)}
+    return urlencode(asked | ({"revision": str(back)} if back else {}))
 
 
 def _agreed(clear: Sequence[Clear], plan: Plan) -> tuple[Clear, ...]:
@@ -592,10 +643,16 @@ def plan(request: HttpRequest, deployment_id: int) -> HttpResponse:
             clear=forms.clearing(source),
             idempotency_key=source.get("key", ""),
             wait=source.get("wait") == "1",
+            revision=_revision_asked(source),
         )
     except Refused as refused:
         return _show(request, deployment, story, source, error=error_of(refused))
     return redirect(f"/runs/{run.pk}")
+
+
+def _revision_asked(source: QueryDict) -> int | None:
+    """The revision that the page goes back to; None for the newest."""
+    return forms.identity(source.get("revision", "")) or None
 
 
 def _rebooted_since(nodes: Iterable[Node]) -> list[str]:
@@ -614,12 +671,13 @@ def _show(
     actor = actor_of(request)
     made: Plan | None = None
     clear: tuple[Clear, ...] = ()
+    back = _revision_asked(source)
     try:
         clear = forms.clearing(source) if "ticked" in source else _default_clear(deployment, story)
-        made = runs.preview(actor, deployment, story=story, clear=clear)
+        made = runs.preview(actor, deployment, story=story, clear=clear, revision=back)
         if "ticked" not in source and clear:
             clear = _agreed(clear, made)
-            made = runs.preview(actor, deployment, story=story, clear=clear)
+            made = runs.preview(actor, deployment, story=story, clear=clear, revision=back)
     except Refused as refused:
         error = error or error_of(refused)
     held: dict[Any, list[str]] = {}
@@ -633,6 +691,10 @@ def _show(
     context = {
         "deployment": deployment,
         "revision": deployment.revision,
+        "body": made.spec if made and made.spec else deployment.revision.body,
+        "back": back,
+        "go_back_to": runs.to_go_back_to(deployment) if story == "relaunch" else None,
+        "last_good": Run.objects.filter(pk=made.last_good or 0).select_related("revision").first() if made else None,
         "story": story,
         "plan": made,
         "error": error,
@@ -651,7 +713,7 @@ def _show(
         "held": held,
         "oldest": min((node.looked for node in nodes if node.looked), default=None),
         "rebooted": _rebooted_since(nodes),
-        "query": _query(story, clear),
+        "query": _query(story, clear, back),
         "changes": plan_changes(source.get("shown", ""), made)
         if made and error and (error.extra or {}).get("digest")
         else [],
@@ -674,7 +736,11 @@ def plan_script(request: HttpRequest, deployment_id: int) -> HttpResponse:
     deployment = get_object_or_404(Deployment, pk=deployment_id, archived_at=None)
     try:
         made = runs.preview(
-            actor_of(request), deployment, story=request.GET.get("story", "launch"), clear=forms.clearing(request.GET)
+            actor_of(request),
+            deployment,
+            story=request.GET.get("story", "launch"),
+            clear=forms.clearing(request.GET),
+            revision=_revision_asked(request.GET),
         )
     except Refused as refused:
         return HttpResponse(
@@ -704,6 +770,7 @@ urlpatterns = [
     path("deployments/<int:deployment_id>", deployment, name="deployment"),
     path("deployments/<int:deployment_id>/archive", archive, name="deployment-archive"),
     path("deployments/<int:deployment_id>/take-over", take_over, name="deployment-take-over"),
+    path("deployments/<int:deployment_id>/policy", policy, name="deployment-policy"),
     path("deployments/<int:deployment_id>/change", change, name="deployment-change"),
     path("deployments/<int:deployment_id>/plan", plan, name="deployment-plan"),
     path("deployments/<int:deployment_id>/plan.txt", plan_script, name="deployment-script"),

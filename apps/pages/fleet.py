@@ -15,6 +15,7 @@ from apps.inventory.models import Node
 from apps.pages import memory
 from apps.pages.deployments import ORDER, in_order, row_of
 from apps.people.access import allow
+from apps.watch import triage
 
 DEPLOYMENTS, NODES, ENTRIES = 20, 50, 8
 # Acts of people and of the watch; what sessions and links do is noise here.
@@ -56,6 +57,7 @@ def fleet(request: HttpRequest) -> HttpResponse:
         "looked": looked,
         "history": entries,
         "show_object": True,
+        "trouble": triage.any_trouble(),
     }
     return render(
         request, "pages/fleet_live.html" if request.headers.get("HX-Request") else "pages/fleet.html", context

@@ -27,6 +27,7 @@ from apps.inventory.models import Credential, HostKey, Node
 from apps.pages import memory
 from apps.pages.facts import groups
 from apps.pages.forms import identity
+from apps.pages.node_history import history_of
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import plan_page
 from apps.people.access import actor_of, allow
@@ -119,7 +120,11 @@ def _add_form(request: HttpRequest, typed: dict[str, str], error: Error | None =
 # One node
 
 
-PIECES = {"node-findings": "pages/node_findings.html", "node-facts": "pages/node_facts.html"}
+PIECES = {
+    "node-findings": "pages/node_findings.html",
+    "node-facts": "pages/node_facts.html",
+    "node-history": "pages/node_history.html",
+}
 TONES = {"bad": "bad", "warn": "warn", "note": "off"}
 MOST_CHANGES = 200
 MOST_HISTORY = 6  # acts on the page; the trail has all
@@ -253,6 +258,7 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "adopt_name": f"found-on-{found.name.lower()}"[:63],
         "probing": Run.objects.filter(story="probe", state__in=ACTIVE, steps__node=found).first(),
         "history": history(found),
+        "past": history_of(found, request.GET.get("span", "")),
         "show_object": True,
     }
     page = "pages/node.html"

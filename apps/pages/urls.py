@@ -21,12 +21,14 @@ from apps.pages import (
     runs,
     settings,
     signin,
+    triage,
 )
 
 urlpatterns = [
     *fleet.urlpatterns,
     *fitting.urlpatterns,
     *deployments.urlpatterns,
+    *triage.urlpatterns,
     *nodes.urlpatterns,
     *provision.urlpatterns,
     *previous.urlpatterns,

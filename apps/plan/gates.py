@@ -72,12 +72,12 @@ def judge_sheet(gate: Gate, sheet: Sheet) -> Judged:
         raise ValueError(f"no gate for a sheet is called {name!r}; known: preflight, sheet")
     changes = preflight.changes(gate, sheet)
     if changes:
-        return Judged(
-            False,
-            changes[0].reason,
-            "; ".join(change.sentence for change in changes),
-            {"changes": [{"reason": change.reason, "sentence": change.sentence} for change in changes]},
-        )
+        told = {"changes": [{"reason": change.reason, "sentence": change.sentence} for change in changes]}
+        said = "; ".join(change.sentence for change in changes)
+        if gate.get("waits") and all(change.comes for change in changes):
+            return Judged(False, message=f"waits: {said}", values={**told, "reason": changes[0].reason})
+        lasting = next(change for change in (*(one for one in changes if not one.comes), *changes))
+        return Judged(False, lasting.reason, said, told)
     return Judged(True, message=preflight.sentence(gate, sheet))
 
 
@@ -245,6 +245,19 @@ def _network_answers(gate: Gate, stdout: str, exit_code: int) -> Judged:
     return Judged(False, message=f"the node is putting its network back: {said[:80]}" if said else "no answer yet")
 
 
+_NEIGHBOUR = re.compile(r"\blladdr [0-9a-f:]{17}\b.* (?:REACHABLE|DELAY|PERMANENT)\b")
+
+
+def _peer_answers(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    """An answered echo, or a hardware address that the link has confirmed just now."""
+    peer, where = gate.get("peer", "the peer"), f"{gate.get('address')} through {gate.get('interface')}"
+    if re.search(r"\b[1-9]\d* (?:packets )?received\b", stdout):
+        return Judged(True, message=f"{peer} answers at {where}")
+    if _NEIGHBOUR.search(stdout):
+        return Judged(True, message=f"{peer} is on the link at {where}, though it answers no ping")
+    return Judged(False, message=f"waits for {peer} at {where}: no answer yet")
+
+
 JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "memory_free": _memory_free,
     "containers_gone": _containers_gone,
@@ -255,6 +268,7 @@ JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "process_alive": _process_alive,
     "units_active": _units_active,
     "network_answers": _network_answers,
+    "peer_answers": _peer_answers,
 }
 TIMEOUTS = {
     "memory_free": "memory_not_released",
@@ -266,6 +280,7 @@ TIMEOUTS = {
     "process_alive": "exited",
     "units_active": "exited",
     "network_answers": "fabric_reverted",
+    "peer_answers": "fabric_down",
 }
 
 

@@ -19,6 +19,7 @@ Gate = Mapping[str, Any]
 class Change:
     reason: str  # a key of diagnosis.reasons
     sentence: str
+    comes: bool = False  # a node that has just booted may not have it yet
 
 
 def find_image(sheet: Sheet, reference: str) -> Image | None:
@@ -109,11 +110,38 @@ def _docker(gate: Gate, sheet: Sheet) -> Iterator[Change]:
     if not gate.get("docker"):
         return
     if sheet.docker is None:
-        yield Change("docker_down", f"Docker on {sheet.node} did not answer in time; the node may be busy")
+        yield Change("docker_down", f"Docker on {sheet.node} did not answer in time; the node may be busy", comes=True)
     elif sheet.docker.problem:
-        yield Change(sheet.docker.problem, f"Docker on {sheet.node} can no longer be used: {sheet.docker.problem}")
+        said = f"Docker on {sheet.node} can no longer be used: {sheet.docker.problem}"
+        yield Change(sheet.docker.problem, said, comes=sheet.docker.problem == "docker_down")
     elif not sheet.docker.present:
         yield Change("docker_missing", f"Docker is no longer there on {sheet.node}")
+
+
+def _gpus(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    """Only of a relaunch: the driver comes up some time after SSH."""
+    wanted = int(gate.get("gpus", 0))
+    found = len(sheet.gpus.gpus) if sheet.gpus else 0
+    if found < wanted:
+        reason = (sheet.gpus.problem if sheet.gpus else None) or "driver_not_running"
+        shown = "no GPU yet" if not found else f"{found} of {wanted} GPUs"
+        yield Change(reason, f"{sheet.node} shows {shown}", comes=True)
+
+
+def _fabric(gate: Gate, sheet: Sheet) -> Iterator[Change]:
+    """Only of a relaunch: addresses are given some time after SSH is there, and renamed interfaces want a new plan."""
+    fabric = gate.get("fabric")
+    if not fabric or sheet.interfaces is None:
+        return
+    has = [one.name for one in sheet.interfaces if any(own.ip == fabric["address"] for own in one.addresses)]
+    if not has:
+        said = f"{fabric['interface']} on {sheet.node} has no address {fabric['address']} yet"
+        yield Change("fabric_down", said, comes=True)
+    elif fabric["interface"] not in has:
+        said = (
+            f"{fabric['address']} on {sheet.node} is on {has[0]} now, not on {fabric['interface']}; look at a new plan"
+        )
+        yield Change("plan_changed", said)
 
 
 def _image(gate: Gate, sheet: Sheet) -> Iterator[Change]:
@@ -229,4 +257,6 @@ def _disk(gate: Gate, sheet: Sheet) -> Iterator[Change]:
 
 
 FILES = (_image, _model)
-CHECKS = (_docker, _image, _model, _containers, _newcomers, _memory, _ports, _processes, _disk, _rebooted)
+CHECKS = (
+    _docker, _gpus, _fabric, _image, _model, _containers, _newcomers, _memory, _ports, _processes, _disk, _rebooted,
+)  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 from apps.diagnosis.masking import mask_text
 from apps.plan.measured import Measured
+from apps.plan.recorded import Recorded
 from apps.shell import Secret
 
 
@@ -140,6 +141,7 @@ class Given:
     config: dict[str, Any] | None = None  # a config.json that a person gave, for a model that no node has
     weights_bytes: int | None = None  # of the model's files, as a person says it
     measured: tuple[Measured, ...] = ()  # what earlier launches said of their memory, the newest first
+    last_good: Recorded | None = None  # the last launch that reached serving, as it was stored
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from apps.shell import Secret
 
@@ -161,6 +161,20 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """What is otherwise than at the last good launch, and why. Both values as text; empty: there was, or is, none."""
+
+    name: str  # VLLM_HOST_IP, --master-addr, image, a field of the spec
+    before: str
+    after: str
+    reason: str
+    node: str = ""  # empty: on all of them
+    # node: derived anew from what the node says; revision: somebody changed it; files: image or model; ours: passed otherwise
+    kind: Literal["node", "revision", "files", "ours"] = "node"
+    service: str = ""
+
+
+@dataclass(frozen=True)
 class Plan:
     story: str  # launch, relaunch, stop, clear, probe, provision, restore, unlock
     deployment: int
@@ -173,6 +187,8 @@ class Plan:
     # Services that this plan leaves alone because they stand; it is about the others. Empty: about all of them.
     kept: tuple[str, ...] = ()
     settings: tuple[Setting, ...] = ()  # of the engine; they stand in the commands too, so the digest leaves them out
+    differences: tuple[Difference, ...] = ()  # to the last good launch; likewise
+    last_good: int | None = None  # the run of that launch
 
     @property
     def refused(self) -> tuple[Problem, ...]:
@@ -233,4 +249,6 @@ class Plan:
             spec=body["spec"],
             kept=tuple(body.get("kept", ())),
             settings=tuple(Setting(**{**one, "nodes": tuple(one["nodes"])}) for one in body.get("settings", ())),
+            differences=tuple(Difference(**one) for one in body.get("differences", ())),
+            last_good=body.get("last_good"),
         )

@@ -13,6 +13,7 @@ from apps.shell import Command, Secret, Shell, script
 
 READY_SILENCE_S = 900.0  # without any progress of the load
 MEETING_S = 900.0  # from the start of the head's engine to the port where the ranks meet: it imports and reads first
+PEER_WITHIN_S = 180.0
 GIB = 1 << 30
 
 
@@ -119,6 +120,22 @@ def port_listening(key: str, name: str, port: int, container: str) -> Step:
         every_s=2.0,
         within_s=MEETING_S,
         why=f"goes on when something listens on {port}, where the other ranks look for it",
+    )
+
+
+def peer_answers(name: str, peer: str, interface: str, address: str) -> Step:
+    asked = node.reaches(interface, address)
+    return Step(
+        key=f"preflight.peer.{name}.{peer}",
+        node=name,
+        title=f"Wait until {peer} answers over the fabric",
+        kind="wait",
+        script=asked.text,
+        commands=(asked.text,),
+        gate={"name": "peer_answers", "peer": peer, "address": address, "interface": interface},
+        every_s=3.0,
+        within_s=PEER_WITHIN_S,
+        why=f"goes on when {address} is reached through {interface}, at most {PEER_WITHIN_S / 60:g} min after a boot",
     )
 
 

@@ -319,7 +319,9 @@ class Executor:
         """The step, if its next try is due."""
         if step is None or self.journal.state(step.key) != "running":
             return None
-        if time.time() - self.last_try.get(step.key, 0.0) < step.every_s and step.kind in ("wait", "ready", "smoke"):
+        if time.time() - self.last_try.get(step.key, 0.0) < step.every_s and (
+            step.kind in ("wait", "ready", "smoke") or step.gate.get("waits")
+        ):
             return None
         self.last_try[step.key] = time.time()
         return step
@@ -456,12 +458,14 @@ class Executor:
         away = self.away.get(node) or Away(since=now, tries=0, next_at=now)
         reason = REASONS.get(trouble.reason)
         transient = reason is not None and reason.retry == TRANSIENT
-        at_work = bool(self._followed(node)) or (step is not None and step.kind in ("wait", "ready", "smoke", "end"))
+        asks = step is not None and (step.kind in ("wait", "ready", "smoke", "end") or bool(step.gate.get("waits")))
+        at_work = bool(self._followed(node)) or asks
         delays = AWAY_DELAYS_S if at_work else (reason.delays_s if reason else ())
         if self.plan.story == "probe":
             delays, at_work = (), False
         self._note_unreachable(node, trouble)
-        gone = away.tries >= len(delays) if not at_work else now - away.since > GIVE_UP_S
+        patience = step.within_s if step is not None and step.gate.get("waits") else GIVE_UP_S
+        gone = away.tries >= len(delays) if not at_work else now - away.since > patience
         if not transient or gone:
             self.away.pop(node, None)
             since = f"no sight of {node} for {_duration(now - away.since)}; " if away.tries else ""
@@ -638,8 +642,11 @@ class Executor:
         self._say(step, judged.message)
         if judged.failed:
             self.journal.finish(step.key, "failed", reason=judged.failed, evidence=judged.message)
-        else:
+        elif judged.done:
             self.journal.finish(step.key, "succeeded", note=judged.message)
+        elif time.time() - self.journal.started_at(step.key) > step.within_s:
+            said = f"{judged.message}, for {_duration(step.within_s)}"
+            self.journal.finish(step.key, "failed", reason=judged.values["reason"], evidence=said)
 
     def _judge_key(self, step: Step, result: Result) -> None:
         said = (result.stdout + result.stderr).decode("utf-8", "replace").strip()

@@ -19,7 +19,7 @@ from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments import learning
 from apps.deployments import services as deployments
-from apps.deployments.models import Deployment
+from apps.deployments.models import Deployment, Revision
 from apps.deployments.queries import others
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
@@ -29,6 +29,7 @@ from apps.inventory import services as inventory
 from apps.inventory.models import Credential, Node
 from apps.people.roles import allows
 from apps.plan import adopting, stories
+from apps.plan.recorded import Recorded
 from apps.plan.spec import Clear, Given
 from apps.plan.step import Plan
 from apps.runs import leases, line, settling
@@ -381,15 +382,17 @@ def preview(
     clear: Sequence[Clear] = (),
     only: Sequence[str] | None = None,
     config: dict[str, Any] | None = None,
+    revision: int | None = None,
 ) -> Plan:
     """What would run now. Reads the newest sheets; changes nothing. `only`: services that a stop is about; None: all of them.
-    `config`: the model's config.json, for the fit alone, where no node has it."""
+    `config`: the model's config.json, for the fit alone, where no node has it. `revision`: the number of the one that served last,
+    to go back to it; None: the newest."""
     if story not in (*PLANNED, "adopt"):
         raise Refused(
             "bad_input", f"There is no story {story!r}.", field="story", remedy=f"Use one of {', '.join(PLANNED)}."
         )
-    revision = deployment.revision
-    spec = revision.spec
+    wanted = _revision(deployment, story, revision)
+    spec = wanted.spec
     for place, item in enumerate(clear):
         if item.node not in spec.nodes:
             raise Refused(
@@ -400,7 +403,7 @@ def preview(
             )
     given = Given(
         deployment=deployment.pk,
-        revision=revision.number,
+        revision=wanted.number,
         clear=tuple(clear),
         healthy=deployment.state == "serving",
         serving=_serving(deployment),
@@ -410,11 +413,61 @@ def preview(
         others=others(deployment, spec.nodes),
         config=config,
         measured=learning.measured(spec),
+        last_good=_recorded(deployment) if story in ("launch", "relaunch") else None,
     )
     if story == "adopt":
         return stories.adopt(spec, deployment.found, given=given)
     planner = {"launch": stories.launch, "relaunch": stories.relaunch, "stop": stories.stop}[story]
     return planner(spec, sheets_of(spec.nodes), given=given)
+
+
+def last_good(deployment: Deployment) -> Run | None:
+    """The newest launch or relaunch that reached serving."""
+    good = deployment.runs.filter(state=Run.State.SUCCEEDED, story__in=("launch", "relaunch"), revision__isnull=False)
+    return good.select_related("revision").order_by("-pk").first()
+
+
+def _recorded(deployment: Deployment) -> Recorded | None:
+    run = last_good(deployment)
+    return Recorded(run.pk, run.revision.number, run.plan) if run is not None and run.revision is not None else None
+
+
+def to_go_back_to(deployment: Deployment) -> Revision | None:
+    """The revision that served last, where the newest says something else and has not served."""
+    run = last_good(deployment)
+    served = run.revision if run is not None else None
+    return served if served is not None and served.body != deployment.revision.body else None
+
+
+def _revision(deployment: Deployment, story: str, number: int | None) -> Revision:
+    """The newest one. Going back, one that does not exist yet: it will say what the last good one says. A stop is of what runs,
+    where the newest revision was never tried."""
+    newest = deployment.revision
+    if number is None or number == newest.number:
+        return _that_runs(deployment) or newest if story == "stop" else newest
+    back = to_go_back_to(deployment) if story == "relaunch" else None
+    if back is None or back.number != number:
+        raise Refused(
+            "bad_input",
+            f"Revision {number} is neither the newest nor one to go back to.",
+            field="revision",
+            remedy=f"Leave it out for revision {newest.number}"
+            + (
+                f", or use {back.number}, which served last."
+                if back
+                else ", or change the deployment to say what it said."
+            ),
+        )
+    return Revision(deployment=deployment, number=newest.number + 1, body=back.body)
+
+
+def _that_runs(deployment: Deployment) -> Revision | None:
+    """Of the ranks, while nothing was launched since they were."""
+    rank = deployment.ranks.select_related("revision").order_by("-run_id").first()
+    later = deployment.runs.filter(story__in=("launch", "relaunch"))
+    if rank is None or later.filter(pk__gt=rank.run_id).exists():
+        return None
+    return rank.revision
 
 
 def _found(deployment: Deployment) -> tuple[Clear, ...]:
@@ -497,12 +550,15 @@ def start(
     wait: bool = False,
     because: str = "",
     only: Sequence[str] | None = None,
+    revision: int | None = None,
+    under: Mapping[str, Any] | None = None,
 ) -> Run:
     """Store the plan that was previewed and hand it to a worker. Raises Refused: plan_changed, node_reserved, a missing reason,
     a preflight that says no, or a clearing that nobody allowed.
 
     With `wait`, a node that another run holds is waited for in line: the run is stored now, and planned anew when its turn comes.
-    `because` is the reason that the deployment keeps after a stop that nobody wished for (rank_lost).
+    `because` is the reason that the deployment keeps after a stop that nobody wished for (rank_lost). `revision`: go back to the
+    one that served last, as for `preview`. `under`: the policy that a robot acts under, with who set it; kept with the run.
     """
 
     def known() -> Run | None:
@@ -520,6 +576,8 @@ def start(
             wait=wait,
             because=because,
             only=only,
+            revision=revision,
+            under=under,
         )
 
     return once(known, make)
@@ -537,6 +595,8 @@ def _attempted(
     wait: bool,
     because: str,
     only: Sequence[str] | None,
+    revision: int | None,
+    under: Mapping[str, Any] | None,
 ) -> Run:
     if not reason and story == "relaunch":
         raise Refused(
@@ -552,11 +612,11 @@ def _attempted(
     if story not in ("adopt", "stop"):
         deployments.not_adopted(deployment)
     _may_clear(actor, deployment, clear, reason=reason)
-    wanted = deployment.revision.spec.nodes
+    wanted = _revision(deployment, story, revision).spec.nodes
     taken = bool(line.holders(wanted) or line.waiting_for(wanted))
     if taken and not wait:
         raise _held(wanted)
-    plan = preview(actor, deployment, story=story, clear=clear, only=only)
+    plan = preview(actor, deployment, story=story, clear=clear, only=only, revision=revision)
     if plan.digest != digest:
         raise Refused(
             "plan_changed",
@@ -571,9 +631,11 @@ def _attempted(
     try:
         with transaction.atomic():
             common: dict[str, Any] = {"reason": reason, "clear": clear, "idempotency_key": idempotency_key}
+            if revision is not None and plan.revision != deployment.revision.number:
+                _go_back(actor, deployment, plan, reason=reason)
             if taken:
                 return _join_the_line(actor, deployment, plan, **common)
-            return _start(actor, deployment, plan, because=because, **common)
+            return _start(actor, deployment, plan, because=because, under=under, **common)
     except IntegrityError:  # somebody was faster, perhaps this very request
         if taken or not wait:
             raise _held(plan.nodes) from None
@@ -588,7 +650,23 @@ def _attempted(
         wait=True,
         because=because,
         only=only,
+        revision=revision,
+        under=under,
     )
+
+
+def _go_back(actor: Actor, deployment: Deployment, plan: Plan, *, reason: str) -> None:
+    """The revision that the plan is of. Raises Refused when somebody else made one in between."""
+    back = to_go_back_to(deployment)
+    made = deployments.go_back(actor, deployment, back, reason=reason) if back is not None else deployment.revision
+    if made.number != plan.revision:
+        raise Refused(
+            "plan_changed",
+            f"{deployment.name} was given another revision meanwhile.",
+            status=409,
+            field="revision",
+            remedy="Look at the new plan and start again.",
+        )
 
 
 def start_again(run: Run, *, clear: Sequence[Clear]) -> Run:
@@ -634,6 +712,7 @@ def _start(
     idempotency_key: str,
     second_try_of: Run | None = None,
     because: str = "",
+    under: Mapping[str, Any] | None = None,
 ) -> Run:
     run = _new_attempt(
         actor,
@@ -643,7 +722,8 @@ def _start(
         clear=clear,
         idempotency_key=idempotency_key,
         second_try_of=second_try_of,
-        parameters={"because": because, "evidence": deployment.evidence} if because else {},
+        parameters=({"because": because, "evidence": deployment.evidence} if because else {})
+        | ({"under": dict(under)} if under else {}),
     )
     _take_nodes(run, plan.nodes)
     _forget_what_was_seen(deployment, kept=plan.kept)
@@ -701,6 +781,13 @@ def _new_attempt(
     after: dict[str, Any] = {"plan": plan.digest, "revision": plan.revision, "was": was, "nodes": list(plan.nodes)}
     if second_try_of:
         after["second_try_of"] = second_try_of.pk
+    if under := (fields.get("parameters") or {}).get("under"):
+        after["under"] = under
+    if plan.differences:
+        after["differences"] = [
+            f"{one.name}{f' on {one.node}' if one.node else ''}: {one.before or 'none'} -> {one.after or 'none'}"
+            for one in plan.differences[:40]
+        ]
     if line.waits(run):
         after["waits_for"] = sorted({one.run for one in line.holders(plan.nodes)})
     after["clear"] = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from apps.facts.values import Container, GpuProcess, Unit
+from apps.facts.values import Container, ContainerEvent, EngineApi, GpuProcess, Interface, Listener, Unit
 
 GIB = 1 << 30
 FROM_OUTSIDE = (137, 143)  # exit codes of docker kill and docker stop
@@ -37,6 +37,7 @@ class NodeSeen:
     at: float  # unix seconds
     reason: str = ""
     evidence: str = ""
+    hop: str = ""  # whose door it was that did not answer: the node's own, or its jump host's
     boot_id: str = ""
     uptime_s: float | None = None
     containers: tuple[Container, ...] | None = None
@@ -45,6 +46,14 @@ class NodeSeen:
     job_states: Mapping[str, str] | None = None  # job id -> state, of the detached jobs that are engines
     memory: Mapping[str, Any] | None = None
     gpus: Sequence[Mapping[str, Any]] = ()
+    driver: str | None = None
+    gpu_problem: str = ""  # the line that proves that the GPU can't be used
+    docker_problem: str = ""  # likewise, of Docker
+    apis: tuple[EngineApi, ...] | None = None
+    events: tuple[ContainerEvent, ...] = ()  # of containers that are missed
+    listeners: tuple[Listener, ...] | None = None
+    interfaces: tuple[Interface, ...] | None = None
+    fabric: frozenset[str] = frozenset()  # names of its fabric interfaces, by the last sheet
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,7 @@ class Conclusion:
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"state": self.state, "reason": self.reason, "evidence": self.evidence}
+        said |= {"left": True} if self.left else {}
         return said | (
             {"services": {name: one.to_json() for name, one in self.services.items()}} if self.services else {}
         )
@@ -90,7 +100,7 @@ def _together(
     serving = [labels[service] for service, one in each.items() if one.state == "serving"]
     said = [f"{labels[service]}: {one.evidence}" for service, one in wrong.items()]
     if serving:
-        said.append(f"{_words(serving)} {'serves' if len(serving) == 1 else 'serve'} on.")
+        said.append(f"{listed(serving)} {'serves' if len(serving) == 1 else 'serve'} on.")
     reasons = {one.reason for one in wrong.values()}
     reason = "busy_or_hung" if reasons == {"busy_or_hung"} else "rank_lost"
     return Conclusion("degraded", reason, " ".join(said), sure=all(one.sure for one in wrong.values()))
@@ -106,14 +116,7 @@ def _judge_one(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen], everyo
         return replace(_without_reboot(ranks, gone, seen, everyone), left=len(gone) < len(ranks))
     away = [seen[rank.node] for rank in ranks if rank.node in seen and seen[rank.node].reason]
     if away:
-        first = away[0]
-        names = _words(sorted({one.node for one in away}))
-        return Conclusion(
-            "unreachable",
-            first.reason,
-            f"{names} did not answer: {first.evidence.strip()[:200] or first.reason}.",
-            sure=False,
-        )
+        return Conclusion("unreachable", away[0].reason, _out_of_sight(away), sure=False)
     sick = [
         rank for rank in ranks if rank.healthy and rank.node in seen and _health(rank, seen[rank.node]) == "unhealthy"
     ]
@@ -122,6 +125,19 @@ def _judge_one(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen], everyo
             "degraded", "busy_or_hung", f"Docker's health check calls {_containers(sick)} unhealthy.", sure=False
         )
     return Conclusion("serving", None, "")
+
+
+def _out_of_sight(away: Sequence[NodeSeen]) -> str:
+    """A node that did not answer and one that is only hidden behind its jump host are different troubles."""
+    first = away[0]
+    evidence = first.evidence.strip()[:200] or first.reason
+    hidden = sorted({one.node for one in away if one.hop and one.hop != one.node})
+    silent = sorted({one.node for one in away} - set(hidden))
+    if hidden and not silent:
+        hops = listed(sorted({one.hop for one in away}))
+        are = "is" if len(hidden) == 1 else "are"
+        return f"{listed(hidden)} {are} out of sight: the jump host {hops} did not let us through: {evidence}."
+    return f"{listed(sorted({one.node for one in away}))} did not answer: {evidence}."
 
 
 def _health(rank: RankWanted, node: NodeSeen) -> str:
@@ -158,7 +174,7 @@ def _after_reboot(
     nodes = sorted({rank.node for rank in rebooted}, key=[rank.node for rank in ranks].index)
     everybody = len({rank.node for rank in ranks})
     who = (
-        "Both nodes" if len(nodes) == everybody == 2 else "All nodes" if len(nodes) == everybody > 2 else _words(nodes)
+        "Both nodes" if len(nodes) == everybody == 2 else "All nodes" if len(nodes) == everybody > 2 else listed(nodes)
     )
     uptimes = [seen[name].uptime_s for name in nodes]
     known = [uptime for uptime in uptimes if uptime is not None]
@@ -186,11 +202,12 @@ def _without_reboot(
             return Conclusion(
                 "lost", "replaced", f"{_containers(gone)} gone without a reboot. {' '.join(replaced)}", sure=False
             )
-        return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.", sure=False)
+        told = "".join(f" {one}" for rank in gone if (one := _told_by_docker(rank, seen[rank.node])))
+        return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.{told}", sure=False)
     away = [rank for rank in gone if rank not in emptied]
     said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone{_how(away, seen)}"] if away else []
     said += [f"the engine of {_numbered([rank])} ended, its container is still up" for rank in emptied]
-    return Conclusion("degraded", "rank_lost", f"{_words(said)}; one dead rank is a dead service.", sure=False)
+    return Conclusion("degraded", "rank_lost", f"{listed(said)}; one dead rank is a dead service.", sure=False)
 
 
 def _how(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> str:
@@ -198,6 +215,9 @@ def _how(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> str:
     if len(ranks) != 1 or not ranks[0].container:
         return ""
     found = next((c for c in seen[ranks[0].node].containers or () if c.name == ranks[0].container), None)
+    told = _told_by_docker(ranks[0], seen[ranks[0].node])
+    if found is None and told:
+        return f" ({told.rstrip('.')})"
     if found is None or found.state not in ("exited", "dead") or found.exit_code is None:
         return ""
     if found.exit_code in FROM_OUTSIDE:
@@ -206,8 +226,34 @@ def _how(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> str:
     return f" ({main} ended with exit code {found.exit_code})"
 
 
+def _told_by_docker(rank: RankWanted, node: NodeSeen) -> str:
+    """What `docker events` remembers of a container that is gone. Docker does not say which person it was."""
+    mine = [one for one in node.events if one.name == rank.container]
+    signal = next((one.signal for one in mine if one.action == "kill" and one.signal), None)
+    died = next((one for one in mine if one.action == "die"), None)
+    removed = next((one for one in mine if one.action == "destroy"), None)
+    killed = any(one.action == "oom" for one in mine)
+    said = []
+    if killed:
+        said.append("it ran out of memory")
+    if signal is not None:
+        said.append(f"somebody had it stopped with signal {signal}")
+    if died is not None:
+        code = "" if died.exit_code is None else f" with exit code {died.exit_code}"
+        said.append(
+            f"it ended{code} at {_clock(died.at)}" if signal is None else f"it ended at {_clock(died.at)}{code}"
+        )
+    if removed is not None:
+        said.append(f"it was removed at {_clock(removed.at)}")
+    return f"Docker on {node.node} tells of {rank.container}: {listed(said)}." if said else ""
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S UTC")
+
+
 def _numbered(ranks: Sequence[RankWanted]) -> str:
-    return _words([f"rank {rank.number} on {rank.node}" for rank in ranks])
+    return listed([f"rank {rank.number} on {rank.node}" for rank in ranks])
 
 
 def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool = False) -> str:
@@ -222,21 +268,21 @@ def _replacement(node: NodeSeen, ranks: Sequence[RankWanted], *, need_unit: bool
     # One unit may start others through dependencies: named is what its own commands name.
     started = [c.name for c in others if any(c.name in unit.containers for unit in starters)]
     alone = [c.name for c in others if c.name not in started]
-    said = [f"{_words(sorted(unit.name for unit in starters))} started {_words(started)}"] if started else []
+    said = [f"{listed(sorted(unit.name for unit in starters))} started {listed(started)}"] if started else []
     if alone:
         runs = "runs" if len(alone) == 1 else "run"
-        said.append(f"{_words(alone)} {runs} there {'too' if started else 'now'}")
-    by = _words(said)
+        said.append(f"{listed(alone)} {runs} there {'too' if started else 'now'}")
+    by = listed(said)
     held = sum((process.mib or 0) for process in node.processes) / 1024
     memory = f", holding {held:.0f} GiB" if held >= 1 else ""
     return f"On {node.node}, {by}{memory}."
 
 
 def _containers(ranks: Sequence[RankWanted]) -> str:
-    return _words([f"{rank.container or rank.unit or 'the engine process'} on {rank.node}" for rank in ranks])
+    return listed([f"{rank.container or rank.unit or 'the engine process'} on {rank.node}" for rank in ranks])
 
 
-def _words(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -6,12 +6,18 @@ from celery import shared_task
 from django.conf import settings
 
 from apps.audit import anchors
-from apps.watch import looking
+from apps.watch import history, looking, relaunching
 
 
 @shared_task(name="watch.look")
 def look(*_: object, **__: object) -> None:
     looking.look()
+    relaunching.go_on()
+
+
+@shared_task(name="watch.thin")
+def thin(*_: object, **__: object) -> None:
+    history.thin()
 
 
 @shared_task(name="watch.note_audit_head")

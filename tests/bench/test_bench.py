@@ -14,7 +14,7 @@ from apps.diagnosis.explaining import explain as explained
 from apps.facts import probe as facts
 from apps.remote.ssh import written_out
 from bench import __main__ as command
-from bench import environment, explain, logs, logs_viewers, measure, others, probe, replay
+from bench import environment, explain, logs, logs_viewers, measure, others, probe, replay, watch
 from tests.openssh import SSHD, make_key
 
 needs_keygen = pytest.mark.skipif(
@@ -153,11 +153,15 @@ def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixtur
         "takeover",
         "cancel",
         "probe",
+        "watch",
         "logs",
         "explain",
     ]
     assert command.main(["nothing"]) == 2
-    assert "no benchmark is named nothing; there are: takeover, cancel, probe, logs, explain" in capsys.readouterr().err
+    assert (
+        "no benchmark is named nothing; there are: takeover, cancel, probe, watch, logs, explain"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("figures", "code"), [({"failures": 0}, 0), ({"failures": 2}, 1), (None, 1)])
@@ -199,6 +203,26 @@ def test_a_viewer_finds_gaps_and_doubled_lines() -> None:
     viewer._take(frame(7, 8))
     viewer._take(frame(9, 11))
     assert viewer.gaps == 3
+
+
+def test_the_recording_is_an_answer_to_the_look_of_today() -> None:
+    text = facts.script(facts.WATCH, nonce="b" * 24, extra={"apis": "", "missed": ""}).encode()
+    out, _ = replay.answered(text, watch.recording())
+    sections = facts.read("b" * 24, out)
+    assert set(sections) == set(facts.WATCH)
+    sheet = facts.sheet_from("node", 1.0, sections)
+    assert sheet.machine and sheet.apis and sheet.apis[0].tokens == 1234.0 and sheet.interfaces and sheet.listeners
+    assert "vllm_node" in {one.name for one in sheet.containers or ()}
+
+
+@needs_keygen
+@pytest.mark.timeout(300)
+def test_cycles_of_the_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    told = watch.measured(quick=True)
+    assert told["failures"] == 0, capsys.readouterr().err
+    all_answer = told["all_answer"]
+    assert all_answer["serving_at_last"] == all_answer["deployments"] == 2 and all_answer["cpu_s_per_cycle"] > 0
+    assert all_answer["thin"]["points"] == 4 * (1 + 3) and all_answer["rss_mib"]["last"] > 10
 
 
 @needs_keygen

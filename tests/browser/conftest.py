@@ -66,10 +66,11 @@ SEED = """
 import json, time
 from django.core.management import call_command
 call_command("migrate", verbosity=0)
-from tests.web.seed import imported_recipes, seed
+from tests.web.seed import imported_recipes, past, seed
 from tests.web.conftest import browser_of
 from django.conf import settings
 made = seed()
+past(made)
 imported_recipes()
 cookies = {role: browser_of(person).cookies[settings.SESSION_COOKIE_NAME].value for role, person in made.people.items()}
 print(json.dumps({

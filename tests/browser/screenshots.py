@@ -18,6 +18,7 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
         "deployment-lost": f"/deployments/{ids['lost']}",
         "plan": f"/deployments/{ids['draft']}/plan?story=launch",
         "relaunch": f"/deployments/{ids['lost']}/plan?story=relaunch",
+        "triage": "/triage",
         "run": f"/runs/{ids['loading']}",
         "run-failed": f"/runs/{ids['failed_run']}",
         "nodes": "/nodes",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from apps.audit.models import Entry
 from apps.deployments.models import Deployment
-from apps.facts.values import Container
+from apps.facts.values import Container, EngineApi, Listener
+from apps.inventory import services as inventory
 from apps.inventory.models import Node
 from apps.runs import settling
 from apps.runs.models import Run
-from apps.watch import looking
+from apps.watch import asking, braking, looking
 from apps.watch.judging import SURE, NodeSeen
 from tests.web.conftest import browser_of
 from tests.web.seed import seed
@@ -123,3 +126,79 @@ def test_while_somebody_holds_a_node_the_others_wait_for_the_next_look() -> None
     settling.finish(made.loading, Run.State.CANCELLED, reason="cancelled")
     looking.judge_all(seen_of(serving, without=1))
     assert serving.runs.filter(story="stop").count() == 1
+
+
+def open_to_all(deployment: Deployment) -> dict[str, NodeSeen]:
+    """All ranks stand, and the API wants no key."""
+    seen = seen_of(deployment, without=-1)
+    head = deployment.ranks.select_related("node").get(number=0).node.name
+    port = deployment.revision.spec.port
+    seen[head] = replace(
+        seen[head],
+        apis=(EngineApi(port, 200, keyed=False, asked_by="curl"),),
+        listeners=(Listener("0.0.0.0", port),),
+        interfaces=inventory.part_of_sheet(Node.objects.get(name=head), "interfaces").interfaces,
+        fabric=frozenset({"enp1s0f0np0", "enP2p1s0f0np0"}),
+    )
+    return seen
+
+
+def test_flags_stand_beside_the_state_in_words_and_are_taken_back() -> None:
+    made = seed()
+    serving = made.serving
+    settling.finish(made.loading, Run.State.CANCELLED, reason="cancelled")
+    for _ in range(SURE):
+        looking.judge_all(open_to_all(serving))
+    serving.refresh_from_db()
+    said = "The API at port 30010 of "
+    assert serving.state == "serving" and set(serving.flags) == {"exposed"}, "a flag never changes the state"
+    assert "listens on 10.1.230.180." in serving.flags["exposed"]["evidence"]
+    assert Entry.objects.filter(action="deployment:exposed", actor_name="watch").count() == 1
+    browser = browser_of(made.people["viewer"])
+    page = browser.get(serving.get_absolute_url()).content.decode()
+    assert "open without a key" in page and "listens on 10.1.230.180." in page
+    assert "open without a key" in browser.get("/").content.decode()
+    told = browser.get(f"/api/v1/deployments/{serving.pk}").json()["flags"]["exposed"]
+    assert told["words"] == "open without a key" and told["evidence"].startswith(said[:15]) and told["since"]
+    looking.judge_all(seen_of(serving, without=-1))
+    serving.refresh_from_db()
+    assert serving.flags == {} and Entry.objects.filter(action="deployment:exposed_over").count() == 1
+
+
+def test_what_is_lost_or_being_launched_has_no_flags() -> None:
+    made = seed()
+    serving = made.serving
+    Deployment.objects.filter(pk=serving.pk).update(
+        flags={"wedged": {"evidence": "x", "since": "2026-11-30T10:00:00Z"}}
+    )
+    rebooted = {name: replace(one, boot_id="another", containers=()) for name, one in open_to_all(serving).items()}
+    looking.judge_all(rebooted)
+    serving.refresh_from_db()
+    assert (serving.state, serving.flags) == ("lost", {})
+
+
+def test_each_node_is_asked_for_its_own_engines_and_what_it_misses() -> None:
+    serving = seed().serving
+    head, second = (rank.node for rank in serving.ranks.select_related("node").order_by("number"))
+    asked = asking.what_to_ask()
+    spec = serving.revision.spec
+    assert (spec.port, "127.0.0.1", True) in asked[head.name].apis
+    assert all(port != spec.port for port, _, _ in asked[second.name].apis), "its API is the head's"
+    assert asked[head.name].missed == () and "key" in asked[head.name].extra["apis"]
+    look = {one.node: one for one in seen_of(serving, without=1).values()}
+    looking._keep(second, look[second.name], missed=["gone-r1"])
+    looking.judge_all(open_to_all(serving))
+    asked = asking.what_to_ask()
+    assert asked[second.name].missed == ("gone-r1",) and asked[second.name].extra["missed"] == "gone-r1"
+    assert (spec.port, "127.0.0.1", False) in asked[head.name].apis, "whether it wants a key is known now"
+
+
+def test_a_brake_is_said_on_every_page() -> None:
+    made = seed()
+    browser = browser_of(made.people["viewer"])
+    assert "Most nodes are silent" not in browser.get("/banners").content.decode()
+    braking.hold({"a", "b", "c"}, 4)
+    text = browser.get("/banners").content.decode()
+    assert "Most nodes are silent" in text and "3 of 4 nodes stopped answering at once" in text
+    braking.release()
+    assert "Most nodes are silent" not in browser.get("/").content.decode()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from apps.facts.values import Container, GpuProcess, Unit
+from apps.facts.values import Container, ContainerEvent, GpuProcess, Unit
 from apps.watch.judging import NodeSeen, RankWanted, judge
 
 RANKS = (
@@ -186,3 +186,53 @@ def test_a_unit_found_as_a_plain_process_and_a_container_that_is_unhealthy():
     sick = replace(node("box", boot="b"), containers=(Container("vllm_node", state="running", health="unhealthy"),))
     assert judge((rank,), {"box": sick}).state == "degraded"
     assert judge((replace(rank, healthy=False),), {"box": sick}).state == "serving"
+
+
+def events(name: str, *acts: tuple[str, float, int | None, int | None]) -> tuple[ContainerEvent, ...]:
+    return tuple(ContainerEvent(name, action, at, code, signal) for action, at, code, signal in acts)
+
+
+KILLED = events(
+    "vllm-qwen35-r0", ("kill", 50_580.0, None, 9), ("die", 50_580.0, 137, None), ("destroy", 50_581.0, None, None)
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (KILLED, "Docker on spark-1a32 tells of vllm-qwen35-r0: somebody had it stopped with signal 9, it ended at 14:03:00 UTC with "
+                 "exit code 137 and it was removed at 14:03:01 UTC."),
+        (events("vllm-qwen35-r0", ("die", 50_580.0, 1, None), ("destroy", 50_600.0, None, None)),
+         "it ended with exit code 1 at 14:03:00 UTC and it was removed at 14:03:20 UTC."),
+        (events("vllm-qwen35-r0", ("oom", 50_579.0, None, None), ("die", 50_580.0, 137, None)),
+         "it ran out of memory and it ended with exit code 137"),
+        (events("another", ("destroy", 50_580.0, None, None)), "gone without a reboot."),
+        ((), "gone without a reboot."),
+    ],
+)  # fmt: skip
+def test_who_removed_a_container_is_told_as_far_as_docker_knows(told, said):
+    seen = both(node("spark-1a32", boot="boot-a", events=told), node("spark-5be3", boot="boot-b"))
+    found = judge(RANKS, seen)
+    assert (found.state, found.reason, found.sure) == ("lost", "vanished", False) and said in found.evidence
+
+
+def test_a_lost_rank_whose_container_was_removed():
+    seen = both(node("spark-1a32", boot="boot-a", events=KILLED), OURS["spark-5be3"])
+    found = judge(RANKS, seen)
+    assert (found.state, found.reason) == ("degraded", "rank_lost")
+    assert (
+        "rank 0 on spark-1a32 is gone (Docker on spark-1a32 tells of vllm-qwen35-r0: somebody had it stopped"
+        in found.evidence
+    )
+
+
+@pytest.mark.parametrize(
+    ("silent", "said"),
+    [
+        (("spark-5be3",), "spark-5be3 did not answer: timed out."),
+        (("spark-1a32",), "spark-5be3 is out of sight: the jump host spark-1a32 did not let us through: timed out."),
+    ],
+)
+def test_a_silent_node_and_a_silent_jump_host_are_named_apart(silent, said):
+    away = NodeSeen("spark-5be3", 1.0, reason="ssh_timeout", evidence="timed out", hop=silent[0])
+    assert judge(RANKS, both(OURS["spark-1a32"], away)).evidence == said

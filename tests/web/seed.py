@@ -29,7 +29,7 @@ from apps.runs import services as runs
 from apps.runs.executor import _progress
 from apps.runs.models import Run, Step
 from apps.runs.recorder import Recorder
-from apps.watch.models import Sighting
+from apps.watch.models import Mark, Point, Sighting
 from tests.plan import sheets
 
 EDITOR = Actor("person", 1, "ed1", "editor")
@@ -157,6 +157,42 @@ def look(
 def memory(used_gib: float) -> Memory:
     available = sheets.TOTAL - int(used_gib * GIB)
     return Memory(sheets.TOTAL, max(0, available - 2 * GIB), available, 2 * GIB)
+
+
+def past(made: Seeded) -> None:
+    """What the watch kept of the head's last hour, with a reboot in it, and flags of what serves."""
+    now = timezone.now()
+    points = []
+    for number in range(180):
+        ago = number * 20 + 4
+        if 1440 <= ago <= 1740:
+            continue  # it was not there
+        used = (104 - min(8, ago / 60) if ago < 1440 else 99.5) + (number % 7) / 10
+        temp = 58 + number % 5 if ago < 900 else 71 - number % 4
+        points.append(
+            Point(
+                node=made.head,
+                step=0,
+                at=now - timedelta(seconds=ago),
+                used_bytes=int(used * GIB),
+                total_bytes=sheets.TOTAL,
+                temp_c=temp,
+                power_w=40.0,
+                busy_pct=80.0,
+            )
+        )
+    Point.objects.bulk_create(points)
+    for minutes, kind, text in (
+        (29, "unreachable", "ssh_timeout"),
+        (28, "rebooted", ""),
+        (24, "reachable", ""),
+        (23.6, "lost", f"{made.lost.name}: replaced"),
+    ):
+        Mark.objects.create(node=made.head, at=now - timedelta(minutes=minutes), kind=kind, text=text)
+    port = made.serving.revision.spec.port
+    exposed = f"The API at port {port} of spark-1a32 wants no key and listens on 10.1.230.180."
+    other = "vllm-b-r1 on spark-5be3 runs other arguments than recorded: without 16 and with 64."
+    deployment_state.flag(made.serving, {"exposed": exposed, "drift": other})
 
 
 CASES = Path(__file__).parents[1] / "recipes" / "cases"

@@ -158,6 +158,13 @@ def _ours(node: str, sheet: Sheet | None, given: Given) -> Iterator[Problem]:
         if other.spec and node in other.spec.nodes and other.state in ALIVE:
             told.add(str(other.id))
             yield _stop(node, other.name, DOES.get(other.state, "may be running"), other.id)
+        elif other.spec and node in other.spec.nodes and other.state == "lost":
+            yield Problem(
+                "other_deployment", "warn", f"{other.name} is lost on {node}", node,
+                "Where its relaunch policy is not manual, a robot may start it again and clear what is put back here.",
+                "Stop it first if it shall stay away.",
+                deployment=other.id,
+            )  # fmt: skip
     for one in (sheet.containers if sheet else None) or ():
         label = one.labels.get("sparkweb.deployment")
         if label is not None and label not in told and one.state == "running":

@@ -15,6 +15,15 @@ def listening() -> Shell:
     return either(Command.of("ss", "-H", "-ltn"), Command.of("cat", "/proc/net/tcp", "/proc/net/tcp6"))
 
 
+def reaches(interface: str, address: str) -> Shell:
+    """One echo over this interface; where that is not answered, what the link knows of the address: a machine that answers no
+    echo is there all the same when its hardware address was told a moment ago."""
+    return either(
+        Command.of("ping", "-c", "1", "-W", "2", "-I", interface, address),
+        Command.of("ip", "neigh", "show", address, "dev", interface),
+    )
+
+
 def drop_page_cache(*, root: bool) -> Shell:
     """Write the page cache back and drop it, showing MemFree before and after; a refusal is said and is no failure,
     because the launch only has less room. The words after sudo are the one line that a sudoers file may allow."""

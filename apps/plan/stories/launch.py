@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,11 @@ from apps.plan.problems import needed_ports, problems
 from apps.plan.spec import Given, Spec, validate
 from apps.plan.step import Plan, Problem, Setting, Stage, Step
 from apps.plan.stories import ground
+from apps.plan.stories.exactly import Pinned, differences, pinned
 
 DISK_FLOOR_BYTES = 2 << 30  # logs and the engine's compile cache
+BOOT_WITHIN_S = 300.0  # from the first look: dockerd, the driver and the network of a machine that has just booted
+WAITS_EVERY_S = 5.0
 
 
 def launch(spec: Spec, sheets: Mapping[str, Sheet], *, given: Given = Given()) -> Plan:  # noqa: B008  # frozen
@@ -36,11 +39,15 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
     stages: tuple[Stage, ...] = ()
     settings: tuple[Setting, ...] = ()
     serves = serving_already(spec, sheets, given)
-    found = (serves,) if serves else problems(spec, sheets, given)
+    exact = pinned(story, spec, sheets, given)
+    found = (serves,) if serves else (*exact.problems, *problems(exact.spec, sheets, given))
+    if not serves and story == "relaunch":
+        spec, exact, found = _met_elsewhere(spec, exact, found, sheets, given)
     given = without_theirs(sheets, given)
     if not serves and not validate(spec):
-        stages = _stages(story, spec, sheets, given)
-        settings = _settings(spec, sheets) if stages else ()
+        stages = _stages(story, exact, sheets, given)
+        settings = _settings(exact.spec, sheets) if stages else ()
+    last = given.last_good
     return Plan(
         story=story,
         deployment=given.deployment,
@@ -52,15 +59,38 @@ def start(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> 
         spec=spec.to_json(),
         kept=tuple(one.service for one in together.kept(spec, given)) if stages else (),
         settings=settings,
+        differences=(*exact.differences, *differences(last, spec, settings, sheets, given.revision)) if last else (),
+        last_good=last.run if last else None,
     )
 
 
-def _stages(story: str, spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> tuple[Stage, ...]:
+def _met_elsewhere(
+    spec: Spec, exact: Pinned, found: tuple[Problem, ...], sheets: Mapping[str, Sheet], given: Given
+) -> tuple[Spec, Pinned, tuple[Problem, ...]]:
+    """A relaunch moves the port where the ranks meet when somebody else has taken it and can't be cleared: no client knows that
+    port. The API's own stays, whatever it costs."""
+    for problem in found:
+        port = problem.change.get("cluster_port")
+        if (problem.name, problem.severity, len(problem.change)) == ("port_busy", "stop", 1) and port:
+            moved = replace(exact, spec=replace(exact.spec, cluster_port=port))
+            return replace(spec, cluster_port=port), moved, (*exact.problems, *problems(moved.spec, sheets, given))
+    return spec, exact, found
+
+
+def _stages(story: str, exact: Pinned, sheets: Mapping[str, Sheet], given: Given) -> tuple[Stage, ...]:
     """Empty where a node is unknown or has no fabric address."""
+    spec = exact.spec
     places = {one.service: sites(one, sheets) for one in together.wanted(spec, given)}
     if any(not isinstance(place, Site) for found in places.values() for place in found):
         return ()
-    looks = tuple(_preflight(story, spec, sheets[node], given) for node in spec.nodes)
+    looks = tuple(
+        step
+        for node in spec.nodes
+        for step in (
+            _preflight(story, exact, sheets[node], given, _place(places, node)),
+            *(_peers(places, node) if story == "relaunch" else ()),
+        )
+    )
     made = [Stage("Preflight", "preflight", (*_left_alone(spec, given), *looks))]
     cleared = tuple(step for node in spec.nodes for step in _ground(story, spec, node, sheets[node], given))
     if cleared:
@@ -134,8 +164,38 @@ def serving_already(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> Pr
     )
 
 
-def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
-    """A fresh look at one node, compared with what this plan takes for true."""
+def _place(places: Mapping[str, Sequence[Site | Problem]], node: str) -> Site | None:
+    """Where the first service that is started there stands, if any is; one with a fabric before one without."""
+    here = [place for found in places.values() for place in found if isinstance(place, Site) and place.node == node]
+    return next((place for place in here if place.fabric), here[0] if here else None)
+
+
+def _peers(places: Mapping[str, Sequence[Site | Problem]], node: str) -> Iterator[Step]:
+    """The head waits for every other node over the fabric, and every other node for the head."""
+    for found in places.values():
+        ready = [place for place in found if isinstance(place, Site) and place.fabric]
+        mine = next((place for place in ready if place.node == node), None)
+        if mine is None or len(ready) < 2:
+            continue
+        others = ready[1:] if mine is ready[0] else ready[:1]
+        for other in others:
+            if mine.fabric and other.fabric:
+                yield steps.peer_answers(node, other.node, mine.fabric.interface, other.fabric.address)
+        return
+
+
+def _waits_for(place: Site | None) -> dict[str, Any]:
+    """What may not be there yet after a boot, and is waited for."""
+    if place is None:
+        return {"waits": True}
+    fabric = {"address": place.fabric.address, "interface": place.fabric.interface} if place.fabric else {}
+    return {"waits": True, "gpus": place.gpus if place.has_gpu else 0, "fabric": fabric}
+
+
+def _preflight(story: str, exact: Pinned, sheet: Sheet, given: Given, place: Site | None) -> Step:
+    """A fresh look at one node, compared with what this plan takes for true. A relaunch mostly follows a boot: it waits for what
+    comes up late."""
+    spec, waits = exact.spec, story == "relaunch"
     mine = known(sheet, given.clear)
     pids = [int(one.name) for one in mine if one.kind == "process"]
     here = together.on(spec, sheet.node)
@@ -143,8 +203,8 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
     gate: dict[str, Any] = preflight.gate(
         sheet,
         docker=bool(docker),
-        **_files(here[0], sheet),
-        further=[files for one in here[1:] if (files := _files(one, sheet))],
+        **_files(here[0], sheet, exact.said),
+        further=[files for one in here[1:] if (files := _files(one, sheet, exact.said))],
         containers=[container_name(one, rank) for one in docker for rank in range(len(one.nodes))],
         deployment=given.deployment,
         cleared=[one.name for one in mine if one.kind == "container"],
@@ -153,6 +213,7 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
         memory_bytes=_memory_to_find(story, spec, sheet, given),
         ports=_ports_to_watch(story, spec, sheet, given),
         disk_bytes=DISK_FLOOR_BYTES,
+        **(_waits_for(place) if waits else {}),
     )
     return Step(
         key=f"preflight.probe.{sheet.node}",
@@ -160,18 +221,25 @@ def _preflight(story: str, spec: Spec, sheet: Sheet, given: Given) -> Step:
         title=f"Look at {sheet.node} again",
         kind="probe",
         gate=gate,
-        within_s=60.0,
-        why="refuses if the node is not as this plan takes it to be",
+        every_s=WAITS_EVERY_S if waits else 1.0,
+        within_s=BOOT_WITHIN_S if waits else 60.0,
+        why="refuses if the node is not as this plan takes it to be"
+        + (
+            f"; waits up to {BOOT_WITHIN_S / 60:g} min for Docker, the GPU and the fabric of a node that has just booted"
+            if waits
+            else ""
+        ),
     )
 
 
-def _files(spec: Spec, sheet: Sheet) -> dict[str, Any]:
+def _files(spec: Spec, sheet: Sheet, said: Mapping[str, str]) -> dict[str, Any]:
     """The image and the model of one service, as the sheet shows them; empty values left out."""
     image = preflight.find_image(sheet, spec.image) if spec.runtime == "docker" else None
     model = preflight.find_model(sheet, spec.model_path) if spec.model_path else None
     found = {
         "image": spec.image if spec.runtime == "docker" else "",
         "image_id": image.id if image else None,
+        "image_said": said.get(spec.image),  # the tag, where exactly the recorded image is taken
         "model_path": spec.model_path,
         "shards": (model.shards_expected or model.shards) if model else None,
         "weights_bytes": model.weights_bytes if model else None,
