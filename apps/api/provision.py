@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
 from ninja import Router, Status
 
 from apps.api import planned
@@ -13,6 +14,9 @@ from apps.api.schemas import (
     IdempotencyKey,
     NeededPassword,
     PasswordsBody,
+    PlanOut,
+    PreviousBody,
+    PreviousPlanBody,
     ProvisionBody,
     ProvisionPlanOut,
     RestoreBody,
@@ -20,8 +24,9 @@ from apps.api.schemas import (
     Started,
     WishBody,
 )
+from apps.deployments.models import Deployment
 from apps.people.access import actor_of, allow
-from apps.runs import passing, provisioning
+from apps.runs import passing, provisioning, restoring
 from apps.runs.provisioning import Provisioning
 
 router = Router(tags=["nodes"])
@@ -90,6 +95,29 @@ def start_restore(request: HttpRequest, body: RestoreBody, idempotency_key: Idem
         reason=body.reason,
         with_key=body.with_key,
         passwords=_passwords(body.passwords),
+        idempotency_key=idempotency_key or "",
+    )
+    return Status(202, Started(run=run.pk))
+
+
+@router.post("nodes/previous/plan", response=PlanOut)
+@allow("plan")
+def plan_previous(request: HttpRequest, body: PreviousPlanBody) -> PlanOut:
+    """How the units and containers that runs cleared on these nodes would be put back as they were. What has changed since is a
+    problem of the plan, and left out. Changes nothing."""
+    return planned.shown(restoring.preview(body.nodes))
+
+
+@router.post("nodes/previous/start", response={202: Started})
+@allow("clear")
+def start_previous(request: HttpRequest, body: PreviousBody, idempotency_key: IdempotencyKey = None) -> Status[Started]:
+    """Restore previous services: run the plan with this digest. Refused while a deployment of ours is on one of the nodes."""
+    run = restoring.start(
+        actor_of(request),
+        body.nodes,
+        digest=body.digest,
+        reason=body.reason,
+        deployment=get_object_or_404(Deployment, pk=body.deployment) if body.deployment else None,
         idempotency_key=idempotency_key or "",
     )
     return Status(202, Started(run=run.pk))

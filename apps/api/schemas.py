@@ -598,6 +598,16 @@ class RestoreBody(RestorePlanBody):
     passwords: dict[str, PasswordsBody] = Field(default_factory=dict)
 
 
+class PreviousPlanBody(Body):
+    nodes: list[NodeName] = Field(min_length=1, max_length=MOST_NODES)
+
+
+class PreviousBody(PreviousPlanBody):
+    digest: str = Field(max_length=64)
+    reason: str = Field(max_length=2000)
+    deployment: int | None = Field(None, ge=1, le=2**53, description="in whose history the run stands")
+
+
 class PlannedStep(Out):
     key: str
     title: str

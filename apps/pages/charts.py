@@ -348,6 +348,33 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def memory_curve(points: Sequence[Sequence[float]], floor: int, *, label: str) -> SafeString:
+    """Available memory over time as a line, [unix seconds, bytes] each; the line below which a load is stopped is dashed."""
+    first, span = points[0][0], max(1.0, points[-1][0] - points[0][0])
+    most = max(max(size for _, size in points) * 1.05, float(floor), 1.0)
+
+    def height(size: float) -> float:
+        return round(58 - size / most * 56, 1)
+
+    line = " ".join(f"{round((moment - first) / span * WIDTH, 1)},{height(size)}" for moment, size in points)
+    stop = (
+        format_html(
+            '<line class="curve-floor" x1="0" x2="{}" y1="{}" y2="{}"></line>', WIDTH, height(floor), height(floor)
+        )
+        if floor
+        else ""
+    )
+    return format_html(
+        '<svg class="curve" viewBox="0 0 {} 60" preserveAspectRatio="none" role="img" aria-label="{}"><title>{}</title>'
+        '{}<polyline class="curve-line" points="{}"></polyline></svg>',
+        WIDTH,
+        label,
+        label,
+        stop,
+        line,
+    )
+
+
 # A node's history: one figure over time, with what nobody saw left out.
 
 TALL = 100  # units of the viewBox

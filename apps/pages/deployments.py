@@ -39,7 +39,7 @@ from apps.plan.step import Plan, Problem, Setting, Step
 from apps.recipes import exports
 from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
-from apps.runs import fatal, queries
+from apps.runs import fatal, queries, restoring
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Reservation, Run
 from apps.runs.suggesting import suggested
@@ -421,6 +421,7 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
         "left": found.state == Deployment.State.FAILED and not found.ranks.exists(),
         "curl": _curl(row),
+        "previous": restoring.cleared(row.spec.get("nodes", [])),
         "consents": found.consents.order_by("node", "kind", "name"),
         "go_back_to": runs.to_go_back_to(found),
         "fatal": fatal.of_deployment(found),

@@ -28,7 +28,7 @@ from apps.pages.refusing import error_of, explained
 from apps.pages.words import clock, duration_words, tone
 from apps.people.access import actor_of, allow
 from apps.plan.step import Plan
-from apps.runs import downloads, line, queries, services
+from apps.runs import downloads, line, queries, restoring, sampling, services
 from apps.runs import lines as stored
 from apps.runs.models import Run, Step
 
@@ -247,6 +247,35 @@ def fact_rows(run: Run, ranks: list[dict[str, Any]], estimate: Estimate | None) 
     return found
 
 
+def memory_rows(run: Run) -> list[dict[str, Any]]:
+    """By node how its available memory went while the run cleared or loaded there."""
+    curves: dict[str, list[list[float]]] = run.outcome.get("memory") or {}
+    floors = sampling.floors(Plan.from_json(run.plan)) if curves and run.plan.get("stages") else {}
+    rows = []
+    for node, points in curves.items():
+        if len(points) < 2:
+            continue
+        lowest, last, floor = min(points, key=lambda point: point[1]), points[-1], floors.get(node, 0)
+        words = (
+            f"{node}: {points[0][1] / charts.GIB:.1f} GiB were available, at the least {lowest[1] / charts.GIB:.1f}, "
+            f"at the end {last[1] / charts.GIB:.1f}"
+        )
+        rows.append(
+            {
+                "node": node,
+                "first": points[0][1] / charts.GIB,
+                "lowest": lowest[1] / charts.GIB,
+                "lowest_at": clock(lowest[0]),
+                "last": last[1] / charts.GIB,
+                "seconds": last[0] - points[0][0],
+                "floor": floor / charts.GIB,
+                "tone": "bad" if floor and lowest[1] < floor else "off",
+                "picture": charts.memory_curve(points, floor, label=words),
+            }
+        )
+    return rows
+
+
 def _note_of(run: Run, word: str) -> str:
     step = run.steps.filter(key__icontains=word, kind="wait").exclude(note="").order_by("-ordinal").first()
     return step.note if step else ""
@@ -314,6 +343,9 @@ def run_context(run: Run) -> dict[str, Any]:
         "services": named,
         "estimate": estimate,
         "facts": fact_rows(run, ranks, estimate),
+        "memory": memory_rows(run),
+        "kernel": run.outcome.get("kernel") or [],
+        "cleared": run.ended and any(row.step.key.startswith(restoring.CLEARING) for row in steps),
         "stages": stages,
         "steps_done": sum(stage.done for stage in stages),
         "steps_total": len(steps),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from apps.facts.sheet import Sheet
@@ -24,6 +25,22 @@ def _bare(name: str) -> str:
 
 def container_of(sheet: Sheet | None, name: str) -> Container | None:
     return next((one for one in (sheet.containers if sheet else None) or () if one.name == name), None)
+
+
+def ports_of(sheet: Sheet | None, kind: str, name: str) -> tuple[int, ...]:
+    """TCP ports on which a container, or a unit with the containers that it starts, listens, as far as the sheet tells."""
+    if sheet is None:
+        return ()
+    unit = unit_of(sheet, name) if kind == "unit" else None
+    inside = {name} if kind == "container" else set(unit.containers if unit else ())
+    boxes = [one for one in sheet.containers or () if one.name in inside]
+    pids = {one.pid for one in (*boxes, *((unit,) if unit else ())) if one.pid}
+    found = {one.port for one in sheet.listeners or () if one.pid in pids}
+    found |= {int(port) for box in boxes for shown in box.ports for port in re.findall(r":(\d+)->", shown)}
+    for process in sheet.processes or ():
+        if process.container in inside or (kind == "unit" and _bare(process.unit or "") == _bare(name)):
+            found.update(process.ports)
+    return tuple(sorted(found))
 
 
 def made_anew(sheet: Sheet | None, name: str) -> bool:

@@ -158,6 +158,17 @@ def _container_running(gate: Gate, stdout: str, exit_code: int) -> Judged:
     return Judged(False, message=f"{name} is {state}")
 
 
+def _units_active(gate: Gate, stdout: str, exit_code: int) -> Judged:
+    """`systemctl is-active` of the units: a word each, in their order."""
+    units, words = [str(unit) for unit in gate["units"]], stdout.split()
+    if len(words) != len(units):
+        return Judged(False, message=f"systemctl did not say how they are (exit {exit_code})")
+    said = ", ".join(f"{unit} is {word}" for unit, word in zip(units, words, strict=True) if word != "active")
+    if "failed" in words:
+        return Judged(False, "exited", f"{said}; its journal says why")
+    return Judged(not said, message=said or f"{', '.join(units)}: active")
+
+
 def _process_alive(gate: Gate, stdout: str, exit_code: int) -> Judged:
     if exit_code == 0:
         return Judged(True, message="the process is alive")
@@ -255,6 +266,7 @@ JUDGES: dict[str, Callable[[Gate, str, int], Judged]] = {
     "container_running": _container_running,
     "port_listening": _port_listening,
     "process_alive": _process_alive,
+    "units_active": _units_active,
     "network_answers": _network_answers,
     "peer_answers": _peer_answers,
 }
@@ -266,6 +278,7 @@ TIMEOUTS = {
     "container_running": "exited",
     "port_listening": "load_stalled",
     "process_alive": "exited",
+    "units_active": "exited",
     "network_answers": "fabric_reverted",
     "peer_answers": "fabric_down",
 }

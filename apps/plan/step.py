@@ -59,8 +59,9 @@ class Step:
     within_s: float = 120.0
     secrets: tuple[Secret, ...] = ()
     follows: str = ""  # reader for this step's output: vllm, ray, sglang, llamacpp, "" (none)
-    # What is needed to put it back, for Restore: {"node": …, "units": [{"unit", "was_enabled", "was_active"}],
-    # "containers": [{"name", "image", "restart_policy", "was_running", "removed"}]}; restore takes a list.
+    # What is needed to put it back, for Restore: {"node": …, "units": [{"unit", "was_enabled", "was_active", "was" (systemd's
+    # word for enabled), "state", "ports"}], "containers": [{"name", "id", "image", "restart_policy", "was_running", "removed",
+    # "ports"}]}; restore takes a list.
     undo: dict[str, Any] = field(default_factory=dict)
     ends: str = ""  # kind end: the key of the serve step whose job is to be cancelled
     service: str = (
@@ -195,14 +196,18 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of what will run: story, nodes, stages, spec. Measured figures (fit, problems' evidence) are
-        left out, so that two previews a second apart agree as long as the commands do."""
+        """SHA-256 (hex) of what will run: story, nodes, stages, spec. Measured figures (fit, problems' evidence) and what is
+        remembered for a way back are left out, so that two previews a second apart agree as long as the commands do."""
+        stages = [asdict(stage) for stage in self.stages]
+        for stage in stages:
+            for step in stage["steps"]:
+                del step["undo"]
         body = {
             "story": self.story,
             "deployment": self.deployment,
             "revision": self.revision,
             "nodes": self.nodes,
-            "stages": [asdict(stage) for stage in self.stages],
+            "stages": stages,
             "spec": self.spec,
             "kept": self.kept,
         }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apps.plan import proofs
-from apps.plan.commands import docker, node
+from apps.plan.commands import docker, node, systemd
 from apps.plan.spec import Spec
 from apps.plan.step import Step
 from apps.shell import Command, Secret, Shell, script
@@ -200,6 +200,22 @@ def containers_gone(
         every_s=1.0,
         within_s=120.0,
         why="goes on when Docker no longer lists them",
+    )
+
+
+def units_active(key: str, name: str, units: Sequence[str]) -> Step:
+    asked = systemd.are_active(units)
+    return Step(
+        key=key,
+        node=name,
+        title=f"Wait until {', '.join(units)} {'is' if len(units) == 1 else 'are'} active",
+        kind="wait",
+        script=asked.text,
+        commands=(asked.text,),
+        gate={"name": "units_active", "units": list(units)},
+        every_s=2.0,
+        within_s=180.0,
+        why="goes on when systemd says active of each; fails at once when one has failed",
     )
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
+from apps.diagnosis.findings.holders import survivors
 from apps.diagnosis.readers import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
@@ -37,6 +38,7 @@ from apps.remote.transport import (
     Result,
     Transport,
 )
+from apps.runs import sampling
 from apps.shell import Command, pipe
 
 ROUND_S = 0.4  # between two looks
@@ -64,6 +66,7 @@ LAST_LOOK_S = (
 )
 CHANGES_ENGINES = ("launch", "relaunch")
 OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
+FLOOR = "os_floor_reached"
 LOCKED = (401, 403)
 BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
@@ -97,6 +100,7 @@ class Journal(Protocol):
     def reached(self, node: str) -> None: ...
     def not_reached(self, node: str, *, reason: str, evidence: str, hop: str) -> None: ...
     def outcome(self, **values: Any) -> None: ...
+    def sampled(self, points: sampling.Curves, kernel: Sequence[Mapping[str, Any]]) -> None: ...
     def cancel_asked(self) -> bool: ...
     def earlier_job(self, step: Step) -> str: ...
     def recall(self, key: str, name: str, default: int) -> int: ...
@@ -138,6 +142,7 @@ class Seen:
     offsets: dict[str, int] = field(default_factory=dict)  # from which each was asked
     started: JobLook | None = None
     answer: Any = None  # of the active step: Judged, Sheet, HttpAnswer, HttpFailed
+    sample: sampling.Sample | None = None
     trouble: RemoteError | None = None
 
 
@@ -187,6 +192,13 @@ class Executor:
         self.killed_before: dict[
             str, set[tuple[str, int | None]]
         ] = {}  # node -> whom the kernel had ended before this run
+        self.floors = sampling.floors(plan)
+        self.sampled_at: dict[str, float] = {}
+        self.curves: dict[str, list[sampling.Point]] = {}  # node -> memory that is available, for as long as we know it
+        self.unsaid: dict[str, list[sampling.Point]] = {}  # of these what the journal does not have yet
+        self.kernel: dict[str, set[str]] = {}  # node -> lines that were in its log already
+        self.reported: list[dict[str, Any]] = []  # findings of the kernel's log that the journal does not have yet
+        self.saved_at = time.monotonic()
         self._pool = ThreadPoolExecutor(
             max_workers=max(4, min(64, 2 * len(plan.nodes))), thread_name_prefix=f"run{run_id}"
         )
@@ -221,6 +233,7 @@ class Executor:
             self.journal.phase(stage.phase)
             return False
         self._drain()
+        self._save_samples()
         self._end("succeeded")
         return True
 
@@ -268,7 +281,10 @@ class Executor:
                 continue
             at_work = active.get(node)
             due = self._due(at_work)
-            self.looking[node] = at_work, self._pool.submit(self._look, node, due, self._asked(node), self._taken(due))
+            self.looking[node] = (
+                at_work,
+                self._pool.submit(self._look, node, due, self._asked(node), self._taken(due), self._sample_due(node)),
+            )
         wait([future for _, future in self.looking.values()], timeout=ROUND_S)
         return self._apply_what_came()
 
@@ -281,6 +297,8 @@ class Executor:
                 seen = future.result()
                 self._apply(node, at_work, seen)
                 behind = behind or any(len(look.data) == LOOK_LIMIT for look in seen.looks.values())
+        if time.monotonic() - self.saved_at > sampling.EVERY_S:
+            self._save_samples()
         return behind
 
     def _asked(self, node: str) -> list[tuple[str, str, int]]:
@@ -326,6 +344,7 @@ class Executor:
         step: Step | None,
         asked: list[tuple[str, str, int]],
         taken: Mapping[str, str] | None = None,
+        sample: bool = False,
     ) -> Seen:
         seen = Seen()
         try:
@@ -342,6 +361,9 @@ class Executor:
                 looks = self.doors.jobs(node).look([(job_id, offset) for _, job_id, offset in asked], limit=LOOK_LIMIT)
                 seen.looks = {key: look for (key, _, _), look in zip(asked, looks, strict=True)}
                 seen.offsets = {key: offset for key, _, offset in asked}
+            if sample:
+                asked_of = self.doors.transport(node)
+                seen.sample = sampling.read(asked_of.run(sampling.QUESTION, timeout_s=sampling.WITHIN_S))
             if step is not None and step.kind not in ("job", "serve"):
                 seen.answer = self._ask(node, step)
         except RemoteError as trouble:
@@ -411,6 +433,8 @@ class Executor:
             self.journal.reached(node)
             self._say(step, f"{node} answers again")
         self._take_outputs(seen)
+        if seen.sample is not None:
+            self._take_sample(node, seen.sample)
         if step is None or self.journal.state(step.key) != "running":
             return
         if step.kind in ("job", "serve"):
@@ -471,6 +495,63 @@ class Executor:
         if step is not None and self.said.get(step.key) != text:
             self.said[step.key] = text
             self.journal.note(step.key, text)
+
+    # Memory and the kernel's log while an engine loads
+
+    def _sample_due(self, node: str) -> bool:
+        """Every few seconds; at every look once little is left."""
+        if self.plan.story not in CHANGES_ENGINES or not any(step.node == node for step in self._served()):
+            return False
+        floor, last = self.floors.get(node, 0), self.curves.get(node)
+        near = bool(floor and last and last[-1][1] < floor * sampling.NEAR)
+        now = time.monotonic()
+        if not near and now - self.sampled_at.get(node, -sampling.EVERY_S) < sampling.EVERY_S:
+            return False
+        self.sampled_at[node] = now
+        return True
+
+    def _take_sample(self, node: str, sample: sampling.Sample) -> None:
+        if sample.available is not None:
+            self._remember_memory(node, sample.available)
+        before = self.kernel.setdefault(node, set(sample.lines))
+        serve = next((step for step in self._served() if step.node == node), None)
+        for line in sample.lines:
+            if line in before or serve is None:
+                continue
+            before.add(line)
+            found = sampling.finding(line)
+            self.reported.append(
+                {"node": node, "name": found.name, "title": found.title, "line": line, "at": time.time()}
+            )
+            self.journal.note(serve.key, f"the kernel of {node}: {line}")
+        floor = self.floors.get(node, 0)
+        if sample.available is not None and sample.available < floor:
+            self._stop_before_it_freezes(node, sample.available, floor)
+
+    def _remember_memory(self, node: str, available: int) -> None:
+        point = [round(time.time(), 1), available]
+        curve = self.curves.setdefault(node, [])
+        curve.append(point)
+        del curve[: -sampling.MOST_POINTS]
+        self.unsaid.setdefault(node, []).append(point)
+
+    def _save_samples(self) -> None:
+        self.saved_at = time.monotonic()
+        if self.unsaid or self.reported:
+            self.journal.sampled(self.unsaid, self.reported)
+            self.unsaid, self.reported = {}, []
+
+    def _stop_before_it_freezes(self, node: str, available: int, floor: int) -> None:
+        """A machine whose memory is the GPU's too does not kill anybody in time: it hangs, and needs somebody at its power switch."""
+        step = next(iter(step for step in self._active().values() if self.journal.state(step.key) == "running"), None)
+        if step is None:
+            return
+        gib = sampling.GIB
+        evidence = f"{node}: {available / gib:.1f} GiB left while the engine loads, below {floor / gib:.1f} GiB"
+        before = sampling.in_words(self.curves.get(node, ()))
+        self.journal.finish(
+            step.key, "failed", reason=FLOOR, evidence=f"{evidence}; it was {before}" if before else evidence
+        )
 
     # Output of jobs
 
@@ -580,12 +661,16 @@ class Executor:
         judged = gates.judge(step.gate, printed, result.exit_code, complained)
         if judged.message:
             self._say(step, judged.message)
+        if "available_bytes" in judged.values:
+            self._remember_memory(step.node, judged.values["available_bytes"])
         if judged.failed:
             named = self._why_ended(step) if judged.failed == "exited" else None
             reason, evidence = named or (judged.failed, judged.message)
             self.journal.finish(step.key, "failed", reason=reason, evidence=evidence)
         elif judged.done:
             self.journal.finish(step.key, "succeeded", note=judged.message)
+        elif self._dead_rank(step):
+            return
         elif time.time() - self.journal.started_at(step.key) > step.within_s:
             self.journal.finish(step.key, "failed", reason=gates.timeout_reason(step.gate), evidence=judged.message)
 
@@ -641,6 +726,13 @@ class Executor:
         reason = "nccl_init_hang" if meeting else "load_stalled" if loading else "http_never_ready"
         what = "the ranks look for each other and nothing is new" if meeting else "nothing new"
         self.journal.finish(step.key, "failed", reason=reason, evidence=f"{what} for {silent:.0f} s; last: {words}")
+
+    def _dead_rank(self, step: Step) -> bool:
+        """A wait for what a dead rank will never bring ends after three looks, with the reason that the logs name."""
+        if self.plan.story not in CHANGES_ENGINES or not any(self.journal.drained(s.key) for s in self._served()):
+            return False
+        self.dead[step.key] = self.dead.get(step.key, 0) + 1
+        return self.dead[step.key] >= DEAD_LOOKS and self._named_failure(step)
 
     def _named_failure(self, step: Step) -> bool:
         """A dead engine or a failure that its log names ends the wait. True when it did."""
@@ -771,7 +863,8 @@ class Executor:
         self._apply_what_came()
         first = min(failed, key=lambda step: self.ordinals[step.key])
         hidden = [node for node in self._nodes_followed() if node in self.away and self.away[node].hidden]
-        if hidden and now - self.failed_at < LAST_LOOK_S:
+        stopped = self.journal.reason_of(first.key)[0] == FLOOR  # what takes the memory must go now
+        if hidden and not stopped and now - self.failed_at < LAST_LOOK_S:
             self._say(
                 first,
                 f"{' and '.join(hidden)} can't be asked what happened there; waiting up to {LAST_LOOK_S / 60:.0f} min for it",
@@ -782,12 +875,15 @@ class Executor:
             self.why = self._rebooted() or self._reason_of(first)
             if self.why[0] in SILENT_DEATHS:
                 self.why = self._killed_for_memory() or self.why
+            elif self.why[0] == "memory_not_released":
+                self.why = (self.why[0], f"{self.why[1]}{self._still_held(failed)}")
         if self._stops_what_is_left() and not self._cleaned(self._begun_on()):
             if now - self.failed_at < LAST_LOOK_S + CLEAN_WITHIN_S:
                 return False
             left = [node for node in self._begun_on() if node not in self.clean]
             self._say(first, f"what this run started may still be on {', '.join(left)}; the next launch clears it")
         self._drain()
+        self._save_samples()
         self._end("failed", reason=self.why[0], evidence=f"{self.why[1]}{self._of_those_that_came_up()}")
         return True
 
@@ -856,6 +952,8 @@ class Executor:
         """One dead rank is a dead service: the others only hold memory, unless the deployment wants them to be left alone."""
         if self.plan.story == "adopt":
             return True  # that is the following of logs: nothing else was started
+        if self.why is not None and self.why[0] == FLOOR and self.plan.story in CHANGES_ENGINES:
+            return True  # it was stopped for the sake of the node, whatever is wished for a lost rank
         return self.plan.story in CHANGES_ENGINES and self.plan.spec.get("on_rank_lost", "stop") != "report"
 
     def _rebooted(self) -> tuple[str, str] | None:
@@ -906,6 +1004,17 @@ class Executor:
                 if (victim.process or "", victim.pid) not in before:
                     return "oom_host", f"{node}: {victim.line or victim.process}"
         return None
+
+    def _still_held(self, failed: Sequence[Step]) -> str:
+        """Who holds the memory that did not come back, on each node where it was waited for."""
+        said = []
+        for node in dict.fromkeys(step.node for step in failed):
+            try:
+                sheet = self._pool.submit(self._sheet, node, time.time()).result()
+            except RemoteError:
+                continue
+            said.append(f"; {node} has {', '.join(survivors(sheet)) or 'nobody who holds a notable part'}")
+        return "".join(said)
 
     def _cancel(self) -> bool:
         """End this run's process trees and containers on every node, all at a time; True when all are clean, or when those that

@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 
 from apps.audit import record
 from apps.audit.actor import Actor
+from apps.deployments.models import Deployment
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.facts.sheet import Sheet
@@ -117,7 +118,15 @@ def start(
                 problem.name, f"{problem.title}. {problem.meaning}", status=409, remedy=problem.remedy,
                 evidence=problem.evidence, extra={"node": problem.node},
             )  # fmt: skip
-        return _begin(actor, made, digest=digest, reason=reason, given=passwords or {}, idempotency_key=idempotency_key)
+        return begin(
+            actor,
+            made.plan,
+            digest=digest,
+            reason=reason,
+            wanted=made.passwords,
+            given=passwords,
+            idempotency_key=idempotency_key,
+        )
 
     return once(known, make)
 
@@ -186,21 +195,33 @@ def start_restore(
 
     def make() -> Run:
         made = preview_restore(nodes, with_key=with_key)
-        return _begin(actor, made, digest=digest, reason=reason, given=passwords or {}, idempotency_key=idempotency_key)
+        return begin(
+            actor,
+            made.plan,
+            digest=digest,
+            reason=reason,
+            wanted=made.passwords,
+            given=passwords,
+            idempotency_key=idempotency_key,
+        )
 
     return once(known, make)
 
 
-def _begin(
+def begin(
     actor: Actor,
-    made: Provisioning,
+    plan: Plan,
     *,
     digest: str,
     reason: str,
-    given: Mapping[str, str],
-    idempotency_key: str,
+    wanted: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    idempotency_key: str = "",
+    deployment: Deployment | None = None,
 ) -> Run:
-    plan, reason = made.plan, reason.strip()
+    """A run of this plan, if it is still the one with `digest`; all its nodes are taken. `given`: the passwords that it asks for
+    (`wanted`). Raises Refused."""
+    reason = reason.strip()
     if not reason or len(reason) > LONGEST_REASON:
         raise Refused(
             "bad_input", f"A {plan.story} needs a reason of at most {LONGEST_REASON} characters.", field="reason",
@@ -211,29 +232,41 @@ def _begin(
             "plan_changed", "What would run is not what was previewed any more.", status=409, field="digest",
             remedy="Look at the new plan and start again.", extra={"digest": plan.digest},
         )  # fmt: skip
-    held = passing.check(given, wanted=made.passwords)
+    held = passing.check(given or {}, wanted=tuple(wanted))
     if Reservation.objects.filter(node__name__in=plan.nodes).exists():
         raise _held(plan.nodes)
     try:
         with transaction.atomic():
-            return _stored(actor, plan, reason=reason, held=held, idempotency_key=idempotency_key)
+            return _stored(
+                actor, plan, reason=reason, held=held, idempotency_key=idempotency_key, deployment=deployment
+            )
     except IntegrityError:  # somebody was faster, perhaps this very request
         raise _held(plan.nodes) from None
 
 
-def _stored(actor: Actor, plan: Plan, *, reason: str, held: Mapping[str, str], idempotency_key: str) -> Run:
-    run = planned_run(actor, plan, why=reason, idempotency_key=idempotency_key)
+def _stored(
+    actor: Actor,
+    plan: Plan,
+    *,
+    reason: str,
+    held: Mapping[str, str],
+    idempotency_key: str,
+    deployment: Deployment | None,
+) -> Run:
+    run = planned_run(actor, plan, why=reason, idempotency_key=idempotency_key, deployment=deployment)
     nodes = list(Node.objects.filter(name__in=plan.nodes).order_by("pk"))
     for node in nodes:
         Reservation.objects.create(node=node, run=run)
     passing.keep(run, held)
     steps = [step for stage in plan.stages for step in stage.steps if step.kind in ("job", "key")]
+    about = ("node", nodes[0].pk) if len(nodes) == 1 else ("run", run.pk)
+    kind, number = ("deployment", deployment.pk) if deployment else about
     record(
         actor,
-        f"node:{plan.story}",
-        object_type="node" if len(nodes) == 1 else "run",
-        object_id=str(nodes[0].pk if len(nodes) == 1 else run.pk),
-        object_name=", ".join(plan.nodes)[:200],
+        f"{'deployment' if deployment else 'node'}:{plan.story}",
+        object_type=kind,
+        object_id=str(number),
+        object_name=deployment.name if deployment else ", ".join(plan.nodes)[:200],
         outcome="requested",
         reason=reason,
         run=run.pk,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +21,7 @@ from apps.plan.engines.site import container_name
 from apps.plan.spec import Spec
 from apps.plan.step import Step as PlannedStep
 from apps.plan.together import bases, services_of
-from apps.runs import again, limits, settling
+from apps.runs import again, limits, sampling, settling
 from apps.runs import phases as times
 from apps.runs.chunking import Chunker, Piece, lines_of
 from apps.runs.executor import CancelAsked
@@ -285,6 +285,15 @@ class Recorder:
         with transaction.atomic():
             run = Run.objects.get(pk=self.run_id)
             self._fenced(outcome={**run.outcome, **plain(values)})
+
+    def sampled(self, points: sampling.Curves, kernel: Sequence[Mapping[str, Any]]) -> None:
+        """Memory by node, and what the kernels have logged: grows `memory` and `kernel` of the outcome."""
+        with transaction.atomic():
+            known = Run.objects.values_list("outcome", flat=True).get(pk=self.run_id)
+            found = [*known.get("kernel", ()), *kernel][-sampling.MOST_LINES :]
+            more = {"memory": sampling.grown(known.get("memory") or {}, points)}
+            self._fenced(outcome=plain({**known, **more, **({"kernel": found} if found else {})}))
+        self._ring()
 
     def cancel_asked(self) -> bool:
         """Also the moment to notice that the lease is gone, and to ring what is owed."""

@@ -91,6 +91,7 @@ def test_every_start_takes_an_idempotency_key(schema: dict[str, Any]) -> None:
         "nodes/{node_id}/unlock",
         "nodes/provision/start",
         "nodes/restore/start",
+        "nodes/previous/start",
         *(f"deployments/{{deployment_id}}/{it}" for it in ("launch", "relaunch", "stop")),
     ):
         parameters = schema["paths"][f"/api/v1/{path}"]["post"]["parameters"]

@@ -33,6 +33,16 @@ from tests.plan.sheets import (
     tiny,
 )
 
+
+def cleared() -> dict[str, sheets.Sheet]:
+    """The pair after its old stack was stopped and disabled."""
+    made = pair(busy=False)
+    for node, sheet in pair().items():
+        units = tuple(replace(unit, active="inactive", enabled="disabled", pid=None) for unit in sheet.units or ())
+        made[node] = replace(made[node], units=units, containers=())
+    return made
+
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -145,6 +155,9 @@ STORIES: dict[str, Callable[[], Plan]] = {
     "stop-without-sheets": lambda: stop(qwen35(), {}, given=GIVEN),
     "clear": lambda: clear(("spark-1a32", "spark-5be3"), pair(), given=Given(clear=CONSENT)),
     "restore": lambda: restore(
+        undo_of(relaunch(qwen35(), rebooted(), given=DISABLED)), ("spark-1a32", "spark-5be3"), cleared()
+    ),
+    "restore-nothing": lambda: restore(
         undo_of(relaunch(qwen35(), rebooted(), given=DISABLED)), ("spark-1a32", "spark-5be3"), pair()
     ),
     "probe": lambda: probe(("spark-1a32", "spark-5be3")),

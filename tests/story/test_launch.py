@@ -7,11 +7,12 @@ import time
 
 import pytest
 
+from apps.audit.models import Entry
 from apps.deployments.models import FitSample
 from apps.diagnosis.masking import mask
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
-from apps.runs import lines, queries, services
+from apps.runs import lines, queries, restoring, services
 from apps.runs.models import Chunk, Run
 from tests.story.conftest import ADMIN, HEAD, OPERATOR, SECOND, ended
 
@@ -167,6 +168,29 @@ def test_an_operator_may_clear_again_only_what_an_editor_agreed_to(cluster):
     _wait_for_old_stack(cluster)
     again = ended(cluster.start(deployment, story="relaunch", actor=OPERATOR), 120)
     assert again.state == "succeeded", (again.evidence, text_of(again))
+    _restore_previous_services(cluster, deployment)
+
+
+def _restore_previous_services(cluster, deployment) -> None:
+    """Two runs have cleared the stack by now. It is refused while ours serves; then it brings all of it back, once."""
+    nodes = [HEAD, SECOND]
+    with pytest.raises(Refused) as no:
+        restoring.start(ADMIN, nodes, digest=restoring.preview(nodes).digest, reason="back")
+    assert (no.value.reason, no.value.extra["deployment"]) == ("other_deployment", deployment.pk)
+    stopped = ended(cluster.start(deployment, story="stop"))
+    assert stopped.state == "succeeded", (stopped.evidence, text_of(stopped))
+    plan = restoring.preview(nodes)
+    back = restoring.start(ADMIN, nodes, digest=plan.digest, reason="back to GLM", deployment=deployment)
+    back = ended(back, 120)
+    assert back.state == "succeeded", (back.evidence, text_of(back))
+    assert Entry.objects.filter(action="deployment:restored", object_id=str(deployment.pk), outcome="done").exists()
+    _wait_for_old_stack(cluster)
+    sheet = services.sheets_of([HEAD])[HEAD]
+    old = [one for one in sheet.units or () if one.name.startswith("vllm-")]
+    assert len(old) == 4 and {(one.active, one.enabled) for one in old} == {("active", "enabled")}
+    with pytest.raises(Refused) as nothing:
+        restoring.preview(nodes)
+    assert nothing.value.reason == "nothing_recorded"
 
 
 def _wait_for_old_stack(cluster) -> None:

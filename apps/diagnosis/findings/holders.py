@@ -118,3 +118,31 @@ def starts_an_engine(unit: Unit) -> bool:
     """By its name, its command and the containers that it starts; what the system's vendor brought is none."""
     text = " ".join((unit.name, unit.exec_start or "", *unit.containers))
     return unit.vendor is not True and bool(ENGINE_WORDS.search(text))
+
+
+def survivors(sheet: Sheet, most: int = 6) -> tuple[str, ...]:
+    """Who still holds memory, in words, the largest first: `python3 (process 4711, container vllm_node) 61.2 GiB`."""
+    found: dict[str, tuple[int, str]] = {}
+    for one in sheet.processes or ():
+        size = (one.resident_bytes or 0) + (one.gpu_bytes or 0)
+        name = (one.command or one.starts.engine or "process").split()[0].rpartition("/")[2]
+        found[str(one.pid)] = size, _in_words(sheet, name, one.pid, one.container, one.unit)
+    for gpu in sheet.gpus.processes if sheet.gpus else ():
+        size = max((gpu.mib or 0) << 20, found.get(str(gpu.pid), (0, ""))[0])
+        name = (gpu.name or "process").rpartition("/")[2]
+        found[str(gpu.pid)] = size, _in_words(sheet, name, gpu.pid, gpu.container, gpu.unit)
+    inside = {one.container for one in sheet.processes or ()}
+    inside |= {one.container for one in (sheet.gpus.processes if sheet.gpus else ())}
+    for holder in holders(sheet, 0):
+        if holder.kind == "container" and holder.name not in inside:
+            unit = unit_of(sheet, holder.name)
+            found[holder.name] = holder.bytes, f"container {holder.name}" + (f" (unit {unit.name})" if unit else "")
+    rows = sorted((one for one in found.values() if one[0] >= NOTABLE_BYTES), reverse=True)
+    return tuple(f"{words} {size / (1 << 30):.1f} GiB" for size, words in rows[:most])
+
+
+def _in_words(sheet: Sheet, name: str, pid: int, container: str | None, unit: str | None) -> str:
+    starter = unit_of(sheet, container) if container else None
+    owner = unit or (starter.name if starter else None)
+    about = [f"process {pid}", f"container {container}" if container else "", f"unit {owner}" if owner else ""]
+    return f"{name} ({', '.join(filter(None, about))})"

@@ -27,6 +27,11 @@ def start(units: Sequence[str], *, root: bool) -> Command:
     return as_root(root, "systemctl", "start", *units)
 
 
+def are_active(units: Sequence[str]) -> Command:
+    """One word a unit, in their order; its exit code says whether all are."""
+    return Command.of("systemctl", "is-active", *units)
+
+
 def journal(unit: str) -> Command:
     """What a unit printed last, and what it prints from now on."""
     return Command.of("journalctl", "--unit", unit, "--output", "cat", "--lines", "500", "--follow")

@@ -9,10 +9,11 @@ from typing import Any
 from apps.facts.sheet import Sheet
 from apps.plan import steps
 from apps.plan.commands import docker, node, systemd
-from apps.plan.found import container_of, is_root, known, made_anew, unit_of
+from apps.plan.found import container_of, is_root, known, made_anew, ports_of, unit_of
 from apps.plan.spec import Clear
 from apps.plan.step import Step
-from apps.shell import Command, Shell, script
+
+RUNNING = ("active", "activating", "reloading")
 
 
 def clearing(name: str, sheet: Sheet | None, consented: Sequence[Clear]) -> Iterator[Step]:
@@ -63,7 +64,10 @@ def _before(sheet: Sheet | None, name: str) -> dict[str, Any]:
     return {
         "unit": name,
         "was_enabled": bool(unit and unit.enabled == "enabled"),
-        "was_active": bool(unit is None or unit.active in ("active", "activating", "reloading")),
+        "was_active": bool(unit is None or unit.active in RUNNING),
+        "was": unit.enabled if unit else None,
+        "state": unit.active if unit else None,
+        "ports": list(ports_of(sheet, "unit", name)),
     }
 
 
@@ -97,10 +101,12 @@ def _as_found(sheet: Sheet | None, name: str, *, removed: bool) -> dict[str, Any
     found = container_of(sheet, name)
     return {
         "name": name,
+        "id": found.id if found else None,
         "image": found.image if found else None,
         "restart_policy": found.restart_policy if found else None,
         "was_running": bool(found is None or found.state in ("running", "restarting")),
         "removed": removed,
+        "ports": list(ports_of(sheet, "container", name)),
     }
 
 
@@ -152,43 +158,3 @@ def tear_down(name: str, deployment: int, *, service: str = "", kept: Sequence[s
         within_s=180.0,
     )
     yield steps.containers_gone(f"clear.own-gone.{name}", name, deployment=deployment, service=service, but=kept)
-
-
-def put_back(
-    name: str, units: Sequence[dict[str, Any]], containers: Sequence[dict[str, Any]], *, root: bool
-) -> Iterator[Step]:
-    """The reverse, from what the clearing steps remembered."""
-    enable = [str(one["unit"]) for one in units if one.get("was_enabled")]
-    start = [str(one["unit"]) for one in units if one.get("was_active")]
-    kept = [one for one in containers if one.get("was_running") and not one.get("removed")]
-    if enable:
-        yield steps.job(
-            f"restore.enable.{name}",
-            name,
-            f"Enable {', '.join(enable)}",
-            systemd.enable(enable, root=root),
-            why="they were enabled before",
-        )
-    for one in kept:
-        commands: list[Command | Shell] = list(docker.bring_back(str(one["name"]), one.get("restart_policy")))
-        yield steps.job(
-            f"restore.container-{one['name']}.{name}",
-            name,
-            f"Start {one['name']}",
-            script(*commands),
-            shown=[command.text for command in commands],
-            why="it was stopped and kept",
-        )
-    if start:
-        yield steps.job(
-            f"restore.start.{name}",
-            name,
-            f"Start {', '.join(start)}",
-            systemd.start(start, root=root),
-            why="they ran before; each makes its containers anew",
-            within_s=300.0,
-        )
-    if not (enable or kept or start):
-        yield steps.note(
-            f"restore.nothing.{name}", name, "Nothing to put back", why="nothing that ran here before was stopped"
-        )

@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan c06e57f5908b8fb45df666b1464c374c1e0a63d370cc30dbb0ff0f2a9c753924
+# plan 60774d4b61d6f8f767d63da6400f0b8092b92a97e710f3d40a8626a2a71c8c7d
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
