@@ -218,6 +218,7 @@ def test_a_cancel_without_a_worker_is_shown_as_waiting_with_its_age(
     Run.objects.filter(pk=seeded.loading.pk).update(cancel_asked_at=timezone.now() - timedelta(seconds=42))
     page = client.get(f"/runs/{seeded.loading.pk}").content.decode()
     assert "Cancel asked for" in page and re.search(r"no worker is there, the last one was seen 1 min \d+ s ago", page)
+    assert "It begins by itself" not in page, "it will not begin any more"
     assert re.search(r"It waits for <time[^>]*>(4[2-9]|5\d) s</time> now", page), page
     assert "first thing that the next one does" in page
     WorkerBeat.objects.all().update(at=timezone.now())
