@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from apps.diagnosis.masking import MASK, mask_text
@@ -84,6 +84,13 @@ class Spec:
         made["environment"] = tuple((str(k), str(v)) for k, v in made.get("environment", ()))
         made["secrets"] = tuple(s if isinstance(s, Secret) else Secret(**s) for s in made.get("secrets", ()))
         nested = made.pop("services", ()) or ()
+        unknown = sorted(set(made) - {one.name for one in fields(cls)})
+        if unknown:
+            raise TypeError(f"there is no field {' or '.join(map(str, unknown))}")
+        made.setdefault("model_path", "")
+        missing = [name for name in ("name", "model") if name not in made]
+        if missing:
+            raise TypeError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
         main = cls(**made)
         return replace(main, services=tuple(_within(main, one) for one in nested)) if nested else main
 

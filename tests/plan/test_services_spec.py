@@ -94,3 +94,12 @@ def test_the_main_service_has_no_name_of_its_own() -> None:
 def test_what_is_no_list_of_services_is_said(services: Any) -> None:
     with pytest.raises(TypeError):
         Spec.from_json({**BODY, "services": services})
+
+
+def test_what_is_missing_or_unknown_is_said_in_words() -> None:
+    body = {"name": "a", "model": "m", "nodes": ["n"], "services": [{"service": "embeddings", "model": "e"}]}
+    assert Spec.from_json(body).services[0].model_path == "", "what is left out has its usual value"
+    with pytest.raises(TypeError, match="^model is missing$"):
+        Spec.from_json({"name": "a", "nodes": ["n"]})
+    with pytest.raises(TypeError, match="^there is no field shards$"):
+        Spec.from_json({**body, "shards": 3})
