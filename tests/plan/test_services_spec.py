@@ -99,7 +99,7 @@ def test_what_is_no_list_of_services_is_said(services: Any) -> None:
 def test_what_is_missing_or_unknown_is_said_in_words() -> None:
     body = {"name": "a", "model": "m", "nodes": ["n"], "services": [{"service": "embeddings", "model": "e"}]}
     assert Spec.from_json(body).services[0].model_path == "", "what is left out has its usual value"
-    with pytest.raises(TypeError, match="^model is missing$"):
+    with pytest.raises(TypeError, match=r"^model is missing$"):
         Spec.from_json({"name": "a", "nodes": ["n"]})
-    with pytest.raises(TypeError, match="^there is no field shards$"):
+    with pytest.raises(TypeError, match=r"^there is no field shards$"):
         Spec.from_json({**body, "shards": 3})
