@@ -30,7 +30,8 @@ def previous(request: HttpRequest) -> HttpResponse:
     source = request.POST if request.method == "POST" else request.GET
     names, actor = source.getlist("node")[:MOST_NODES], actor_of(request)
     number = source.get("deployment", "")
-    deployment = Deployment.objects.filter(pk=int(number)).first() if number.isascii() and number.isdigit() else None
+    is_number = number.isascii() and number.isdigit() and len(number) < 19
+    deployment = Deployment.objects.filter(pk=int(number)).first() if is_number else None
     error: Error | None = None
     if request.method == "POST":
         authorize(actor, "clear")

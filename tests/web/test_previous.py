@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from django.test import Client
 
 from apps.audit.models import Entry
@@ -86,3 +87,8 @@ def test_a_run_shows_its_memory_and_what_the_kernel_said(
     text = signed_in("viewer").get(seeded.loading.get_absolute_url()).content.decode()
     assert "40.0 → 5.0 GiB" in text and "a load is stopped below 2.0 GiB" in text and "curve-floor" in text
     assert "NVRM: &lt;79&gt;" in text and "Xid 79" in text
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 18, "-1", "²", "x"])
+def test_a_deployment_that_is_no_number_is_nobodys(signed_in: Callable[[str], Client], number: str) -> None:
+    assert signed_in("editor").get("/nodes/previous", {"node": "nowhere", "deployment": number}).status_code == 404
