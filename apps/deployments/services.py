@@ -138,21 +138,7 @@ def revise(
     spec = spec_from(name=deployment.name, body=body, nodes=nodes, on_rank_lost=deployment.on_rank_lost)
     if spec == before.spec:
         return before
-    made = Revision.objects.create(
-        deployment=deployment, number=before.number + 1, body=spec.to_json(), created_by=actor.name, reason=reason
-    )
-    record(
-        actor,
-        "deployment:revised",
-        object_type="deployment",
-        object_id=str(deployment.pk),
-        object_name=deployment.name,
-        reason=reason,
-        before=before.body,
-        after=made.body,
-    )
-    ring_on_commit("deployment", deployment.pk, deployment.version)
-    return made
+    return _revised(actor, deployment, before, spec.to_json(), reason)
 
 
 @transaction.atomic
@@ -161,8 +147,12 @@ def go_back(actor: Actor, deployment: Deployment, to: Revision, *, reason: str) 
     before = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk).revision
     not_adopted(deployment)
     why = f"Back to revision {to.number}. {reason}".strip()[:2000]
+    return _revised(actor, deployment, before, to.body, why)
+
+
+def _revised(actor: Actor, deployment: Deployment, before: Revision, body: dict[str, Any], reason: str) -> Revision:
     made = Revision.objects.create(
-        deployment=deployment, number=before.number + 1, body=to.body, created_by=actor.name, reason=why
+        deployment=deployment, number=before.number + 1, body=body, created_by=actor.name, reason=reason
     )
     record(
         actor,
@@ -170,7 +160,7 @@ def go_back(actor: Actor, deployment: Deployment, to: Revision, *, reason: str) 
         object_type="deployment",
         object_id=str(deployment.pk),
         object_name=deployment.name,
-        reason=why,
+        reason=reason,
         before=before.body,
         after=made.body,
     )
