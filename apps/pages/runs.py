@@ -412,7 +412,7 @@ def _whole(request: HttpRequest, name: str, *, most: int = 2**62) -> int | None:
     value = request.GET.get(name, "")
     if not value:
         return None
-    if not value.isascii() or not value.isdigit() or int(value) > most:
+    if not value.isascii() or not value.isdigit() or len(value) > 19 or int(value) > most:
         raise Refused(
             "bad_input", f"{name}={value[:40]!r} is not a whole number.", field=name, remedy="Use digits only."
         )

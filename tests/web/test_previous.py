@@ -92,3 +92,11 @@ def test_a_run_shows_its_memory_and_what_the_kernel_said(
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 18, "-1", "²", "x"])
 def test_a_deployment_that_is_no_number_is_nobodys(signed_in: Callable[[str], Client], number: str) -> None:
     assert signed_in("editor").get("/nodes/previous", {"node": "nowhere", "deployment": number}).status_code == 404
+
+
+def test_a_place_in_a_log_of_thousands_of_digits_is_refused_in_words(
+    signed_in: Callable[[str], Client], seeded: seed.Seeded
+) -> None:
+    for name in ("tail", "limit", "after", "before"):
+        answer = signed_in("viewer").get(f"/runs/{seeded.loading.pk}/lines", {name: "9" * 5000})
+        assert answer.status_code == 422 and b"is not a whole number" in answer.content, name
