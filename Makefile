@@ -63,8 +63,8 @@ lock: ## write the lock files anew (UPGRADE=1 takes newer versions)
 screenshots: setup ## every page, desktop and phone, light and dark, into var/screenshots/
 	@$(bin)/python -m pytest -n 0 tests/browser -m browser -k screenshots
 
-test-systems: setup ## every system of the shipped recipes by a person in a browser, on pretend machines (minutes)
-	@SPARKWEB_SYSTEMS=1 $(bin)/python -m pytest -n 0 -s tests/browser/test_systems.py $(TESTS)
+test-systems: setup ## every system of the shipped recipes by a person in a browser, and how a load may be ended, on pretend machines (minutes)
+	@SPARKWEB_SYSTEMS=1 $(bin)/python -m pytest -n 0 -s tests/browser/test_systems.py tests/story/test_ends.py $(TESTS)
 
 test-postgres: setup ## the tests that use the database, on a PostgreSQL of their own (Debian's, started and ended here)
 	@JOBS=$(JOBS) sh scripts/postgres.sh $(TESTS)

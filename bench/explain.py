@@ -1,7 +1,7 @@
 """What `manage.py explain` and `parse` cost with 100 MB of anything: processor seconds and memory of the one process.
 
-Inputs are the handed cases, repeated until they are that large (the same lines again and again), and logs of ten kinds in
-which no two lines are the same and nearly every line means something.
+Inputs are the handed cases, repeated until they are that large (the same lines again and again), and logs of fifteen kinds in
+which no two lines are the same; in most of them nearly every line means something.
 """
 
 from __future__ import annotations

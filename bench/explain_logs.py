@@ -126,6 +126,34 @@ def downloads(number: int) -> str:
     )
 
 
+def _identity(number: int, digits: int) -> str:
+    return "".join(f"{_figure(number, 2**32 - 5, salt):08x}" for salt in range((digits + 7) // 8))[:digits]
+
+
+_STATES = ("Pulling fs layer", "Waiting", "Verifying Checksum", "Download complete", "Pull complete", "Already exists")
+
+
+def docker_pull(number: int) -> str:
+    return f"{_identity(number, 12)}: {_STATES[number % 6]}\n"
+
+
+def compose_pull(number: int) -> str:
+    return f" {_identity(number, 12)} Extracting [=====>     ]  {_real(number, 500, 2)}MB/1.2GB\n"
+
+
+def podman_pull(number: int) -> str:
+    return f"Copying blob sha256:{_identity(number, 64)} done\n"
+
+
+def nothing_said(number: int) -> str:
+    """Short lines, none like another, that mean nothing."""
+    return "".join(chr(0x4E00 + _figure(number, 20_000, salt)) for salt in range(8)) + "\n"
+
+
+def blank(number: int) -> str:
+    return "\r" * 1000
+
+
 FAMILIES: dict[str, Family] = {
     "vllm_start": vllm_start,
     "shard_bars": shard_bars,
@@ -137,4 +165,9 @@ FAMILIES: dict[str, Family] = {
     "journald": journald,
     "rsync_files": rsync_files,
     "downloads": downloads,
+    "docker_pull": docker_pull,
+    "compose_pull": compose_pull,
+    "podman_pull": podman_pull,
+    "nothing_said": nothing_said,
+    "blank": blank,
 }

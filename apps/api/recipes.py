@@ -40,7 +40,7 @@ from apps.diagnosis.refusal import Refused
 from apps.people.access import actor_of, allow
 from apps.recipes import compared, exports, services
 from apps.recipes.formats import bodies, own
-from apps.recipes.formats.imported import MAIN, Unreadable
+from apps.recipes.formats.imported import Unreadable
 from apps.recipes.formats.yaml_text import Document
 from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
@@ -49,8 +49,8 @@ router = Router(tags=["recipes"])
 Number = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="left out: the newest")]
 
 
-def _fields(recipe: Recipe) -> dict[str, Any]:
-    version = current_version(recipe)
+def _fields(recipe: Recipe, version: RecipeVersion | None = None) -> dict[str, Any]:
+    version = version or current_version(recipe)
     return {
         "id": recipe.pk,
         "slug": recipe.slug,
@@ -98,7 +98,7 @@ def _held(item: Mapping[str, Any]) -> HeldOut:
         line=item["line"] or None,
         text=item["text"],
         takes=item["takes"],
-        service=None if item["place"] == MAIN else item["place"],
+        service=item["place"] if item["place"] >= 0 else None,
         decision=item.get("decision") or None,
         decided_by=item.get("by") or None,
         decided_at=item.get("when") or None,
@@ -152,7 +152,8 @@ def list_recipes(
     rows = Recipe.objects.filter(archived_at__isnull=not archived, versions__isnull=False).distinct()
     rows = rows.filter(name=name) if name else rows
     found, following = page(rows, after=after, limit=limit)
-    return Recipes(recipes=[RecipeOut(**_fields(one)) for one in found], next=following)
+    newest = services.newest_of(found)
+    return Recipes(recipes=[RecipeOut(**_fields(one, newest.get(one.pk))) for one in found], next=following)
 
 
 @router.post("recipes", response={201: RecipeWithVersions})

@@ -72,6 +72,11 @@ def _filled(name: str, body: Mapping[str, Any], nodes: Sequence[str], found: Seq
     return filled(body, name=name, nodes=nodes, sheets=sheets, others=found)
 
 
+def _hold(nodes: Sequence[str]) -> None:
+    """Let nobody else choose ports, or adopt something, on these nodes until this transaction ends. Call it first."""
+    list(Node.objects.select_for_update(of=("self",)).filter(name__in=list(nodes)).order_by("pk").values_list("pk"))
+
+
 @transaction.atomic
 def create(
     actor: Actor,
@@ -87,6 +92,7 @@ def create(
     name = name.strip()
     if recipe_version is not None:
         recipes.check_deployable(recipe_version)
+    _hold(nodes)
     body = _filled(name, body, nodes, others(None, nodes))
     spec = spec_from(name=name, body=body, nodes=nodes, on_rank_lost=on_rank_lost)
     try:
@@ -123,6 +129,8 @@ def revise(
     actor: Actor, deployment: Deployment, *, body: Mapping[str, Any], nodes: Sequence[str], reason: str
 ) -> Revision:
     """Add a revision. What runs keeps running; the next launch uses it. Further services move along where nodes are replaced."""
+    _hold(nodes)
+    deployment = Deployment.objects.select_for_update(of=("self",)).get(pk=deployment.pk)
     before = deployment.revision
     not_adopted(deployment)
     body = {**body, "services": _moved(body.get("services"), before.spec.nodes, nodes)}
@@ -334,6 +342,7 @@ def adopt(actor: Actor, *, name: str, found: Sequence[Found], reason: str = "") 
     takes it over. Raises Refused."""
     if not found:
         raise Refused("bad_input", "Nothing was chosen.", field="things", remedy="Choose at least one.")
+    _hold([one.node for one in found])
     for one in found:
         holder = _adopted_by(one)
         if holder is not None:

@@ -7,11 +7,12 @@ are; and only once for all lines of one shape, so a log of many lines that diffe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
+from apps.diagnosis import identities
 from apps.diagnosis.alike import (
     LONGEST_SHAPE,
     MOST_SHAPES,
@@ -22,7 +23,22 @@ from apps.diagnosis.alike import (
     places_of,
     shape_of,
 )
-from apps.diagnosis.lines import LONGEST, NOBODY, BarPlaces, bar_places, carrier_of, origin_of, speaks_json, words
+from apps.diagnosis.identities import ANY_IDENTITY, UNKNOWN, Unknown, Veiled, veiled
+from apps.diagnosis.lines import (
+    CARRIED,
+    LONGEST,
+    MOST_PREFIXES,
+    NOBODY,
+    PREFIX,
+    RANK_TAG,
+    BarPlaces,
+    Origin,
+    bar_places,
+    carrier_of,
+    origin_of,
+    speaks_json,
+    words,
+)
 from apps.diagnosis.needles import Needles, needles_of
 from apps.diagnosis.signs import ENGINE_SIGNS, Sign
 from apps.diagnosis.story import STAMP, Line, Story
@@ -79,6 +95,9 @@ _SGLANG_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:(?: [DPT]P\d+)+(?: EP\d+)?\]|\] (?:INFO|WARNING|ERROR): )"
 )
 _EXCEPTIONS = (b"Error", b"Exception")
+# What makes a line tell something that holds no trigger.
+_TELLING = (b"\x1b", b"%|", b"% Completed", b"B/s", b"Error", b"Exception", b'File "', b"pid=", b"^^^")
+_JSON, _SECTION = re.compile(rb"\{\s*\""), re.compile(rb"^ +[0-9{]", re.MULTILINE)
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
 VLLM_PROCESSES = ("APIServer", "EngineCore", "VllmWorker", "Worker", "RayWorkerWrapper")
@@ -97,6 +116,61 @@ def _search_for(pattern: re.Pattern[str], trigger: str) -> _Search:
     sure = not names_digits(pattern.pattern)
     searched = pattern if sure else any_digits(pattern)
     return _Search(searched, sure, (searched and needles_of(searched, known=trigger)) or ("",))
+
+
+class IdentitiesDecide(Exception):
+    """What lines of this kind tell depends on the ids in them."""
+
+
+Look = Callable[[re.Pattern[str], str], re.Match[str] | Unknown | None]  # how patterns are searched
+
+
+def _plainly(pattern: re.Pattern[str], text: str) -> re.Match[str] | Unknown | None:
+    return pattern.search(text)
+
+
+def _begins_with(pattern: re.Pattern[str], text: str, ids: Veiled | None, at: int = 0) -> re.Match[str] | None:
+    """What the pattern matches at `at`, whatever the ids are."""
+    if ids is None:
+        return pattern.match(text, at)
+    found = identities.search(pattern, text, at, begins=True)
+    if isinstance(found, Unknown):
+        raise IdentitiesDecide
+    return found
+
+
+_CARRIED_TEXT = re.compile(CARRIED.pattern.decode("ascii"), re.ASCII)
+
+
+def _carrier_of(ids: Veiled) -> int:
+    """As lines.carrier_of, of a line without its ids."""
+    line = ids.line
+    if line[:1] == b"\x01":
+        if b"| " in line[:256] or b"]: " in line[:256]:
+            raise IdentitiesDecide
+        return 0
+    if line[:1].isdigit() and line[4:5] != b"-" and line.find(b" | ", 0, 104) < 0:
+        return 0
+    if b"\xaa" in line[:1024]:
+        raise IdentitiesDecide  # bytes are read as letters here, and this one is the veil
+    text = line[:1024].decode("latin-1").replace("\x01", identities.VEIL)
+    found = _begins_with(_CARRIED_TEXT, text, ids)
+    return 0 if found is None else found.end()
+
+
+def _origin_of(text: str, ids: Veiled) -> tuple[Origin, str]:
+    """As lines.origin_of, of a text without its ids."""
+    at = 0
+    for _ in range(MOST_PREFIXES if "(" in text else 0):
+        inner = _begins_with(PREFIX, text, ids, at)
+        if inner is None:
+            break
+        at = inner.end()
+    if at == 0 and text[:1] == "[":
+        _begins_with(RANK_TAG, text, ids)
+    if identities.VEIL in text[:at]:
+        raise IdentitiesDecide
+    return origin_of(text)
 
 
 # A rule or a sign, and where its groups stand; None: each line has to be searched.
@@ -135,6 +209,27 @@ _OF_A_PROCESS, _OWNS_OF_A_PROCESS = (Shape(nothing=True, of_vllm=True, owns=owns
 _OF_SGLANG = Shape(nothing=True, votes=(("sglang", 1),))
 _WRAPPED_UP = Shape(wrapped_up=True)
 
+MOST_OF_A_KIND = 4  # kinds of lines that are told apart only by what stands between their ids
+
+
+class _Kind(NamedTuple):
+    """Lines that differ in digits and ids only."""
+
+    kept: tuple[tuple[slice, bytes], ...]  # what stands between the ids, and where
+    uuids: bool
+    shape: Shape | None  # None: each line has to be searched for itself
+
+
+def _of_kind(blurred: bytes, kinds: Sequence[_Kind]) -> _Kind | None:
+    """Which of these a line is of. Asked for every line with an id, so it is written to be quick."""
+    for kind in kinds:
+        for place, text in kind.kept:
+            if blurred[place] != text:
+                break
+        else:
+            return kind
+    return None
+
 
 @dataclass(frozen=True)
 class Book:
@@ -148,6 +243,10 @@ class Book:
     # apart, since they are not freed again.
     carried: dict[bytes, Shape] = field(default_factory=dict, compare=False, repr=False)
     freed: dict[bytes, Shape] = field(default_factory=dict, compare=False, repr=False)
+    # The same of lines with ids, by their bytes with a 0 for every hexadecimal digit.
+    carried_kinds: dict[bytes, list[_Kind]] = field(default_factory=dict, compare=False, repr=False)
+    freed_kinds: dict[bytes, list[_Kind]] = field(default_factory=dict, compare=False, repr=False)
+    in_uuids: tuple[bytes, ...] = ()  # triggers as they may stand within a UUID
 
     @classmethod
     def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
@@ -166,6 +265,7 @@ class Book:
             {word: tuple(found) for word, found in by_sign.items()},
             frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
             frozenset(rule.trigger.encode() for rule in rules if rule.in_paths),
+            in_uuids=tuple(b"-" + word + b"-" for word in {*by_rule, *by_sign} if re.fullmatch(rb"[0a-f]{4}", word)),
         )
 
     def shape(self, line: bytes, *, carried: bool = True) -> Shape:
@@ -173,18 +273,60 @@ class Book:
         known, blurred = self.carried if carried else self.freed, shape_of(line)
         shape = known.get(blurred)
         if shape is None:
-            shape = self.search(blurred, carried=carried)
-            if len(line) <= LONGEST_SHAPE:
-                if len(known) >= MOST_SHAPES:
-                    known.clear()
-                known[blurred] = shape
+            shape = self.unseen(line, blurred, carried=carried)
         return shape
 
-    def search(self, line: bytes, *, carried: bool = True) -> Shape:
-        """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it to us."""
+    def unseen(self, line: bytes, blurred: bytes, *, carried: bool = True) -> Shape:
+        """The same of a line whose shape is not known. `blurred`: the line with blurred digits."""
+        if len(line) > LONGEST_SHAPE:
+            return self.search(blurred, carried=carried)
+        kinds, key = self.carried_kinds if carried else self.freed_kinds, blurred.translate(ANY_IDENTITY)
+        kind = _of_kind(blurred, kinds.get(key, ()))
+        if kind is None:
+            if self.triggers.isdisjoint(words(blurred)) and not _may_tell(blurred):
+                return self._remember(blurred, NOTHING, carried)
+            kind = self._new_kind(blurred, kinds, key, carried)
+        if kind is not None and kind.shape is not None and not (kind.uuids and self._in_uuid(blurred)):
+            return kind.shape
+        return self._remember(blurred, self.search(blurred, carried=carried), carried)
+
+    def _in_uuid(self, blurred: bytes) -> bool:
+        return any(word in blurred for word in self.in_uuids)
+
+    def _remember(self, blurred: bytes, shape: Shape, carried: bool) -> Shape:
+        known = self.carried if carried else self.freed
+        if len(known) >= MOST_SHAPES:
+            known.clear()
+        known[blurred] = shape
+        return shape
+
+    def tell_nothing(self, lines: Sequence[bytes]) -> bool:
+        """Whether the shape of each of these lines is NOTHING for sure; much cheaper than to ask for each."""
+        text = b"\n".join(lines)
+        return not _may_tell(text) and self.triggers.isdisjoint(words(shape_of(text)))
+
+    def _new_kind(self, blurred: bytes, known: dict[bytes, list[_Kind]], key: bytes, carried: bool) -> _Kind | None:
+        """The kind of a line that is of none that is known; None where it has no id, or too many kinds look like it."""
+        ids = veiled(blurred) if len(known.get(key, ())) < MOST_OF_A_KIND else None
+        if ids is None:
+            return None
+        try:
+            kind = _Kind(ids.kept, ids.uuids, self.search(ids.line, carried=carried, ids=ids))
+        except IdentitiesDecide:
+            kind = _Kind(ids.kept, ids.uuids, None)
+        if len(known) >= MOST_SHAPES:
+            known.clear()
+        known.setdefault(key, []).append(kind)
+        return kind
+
+    def search(self, line: bytes, *, carried: bool = True, ids: Veiled | None = None) -> Shape:
+        """Search one line; with blurred digits it stands for all of its shape. `carried`: it may stand in what carried it
+        to us. `ids`: the line stands for all that have other ids. Raises IdentitiesDecide where it cannot."""
         if b"\x1b" in line or len(line) > LONGEST:
             return _WRAPPED_UP
-        if carried and b"{" in line and speaks_json(line, carrier_of(line)):
+        if ids is not None and (b"%" in line or b'File "' in line):
+            raise IdentitiesDecide
+        if carried and b"{" in line and speaks_json(line, carrier_of(line) if ids is None else _carrier_of(ids)):
             return _WRAPPED_UP
         last = line[-1:]
         if last == b"^" and b"^^^" in line:
@@ -192,13 +334,19 @@ class Book:
         owns = last in b") \t" and b"pid=" in line
         if b'File "' in line and _PATH_LINE.search(line) and line.rpartition(b" ")[2] not in self.in_paths:
             return _OF_SGLANG if b"/sglang/" in line else _OF_A_PROCESS if b"/vllm/" in line else NOTHING
-        found = self.triggers.intersection(words(shape_of(line)))
+        found = self.triggers.intersection(words(shape_of(line) if ids is None else line.replace(b"\x01", b"\xff")))
         frame = b"%" in line and (b"%|" in line or b"% Completed" in line or b"B/s" in line)
         exception = b"Error: " in line or b"Exception: " in line or (last in b"rn" and line.endswith(_EXCEPTIONS))
         spaced = line[:1] == b" " and line.lstrip(b" ")[:1] in _SECTION_BEGINS
+        if ids is not None and line[:1] == b" " and line.lstrip(b" ")[:1] == b"\x01":
+            # Spaced or not, by the id. That is one only where no rule for such lines is found.
+            if any(_surely(identities.search(rule.pattern, ids.text)) for rule, _ in self.rules.get(b" ", ())):
+                raise IdentitiesDecide
+            if not _PROCESS_WORDS.isdisjoint(found):
+                raise IdentitiesDecide
         told, seems = None, frame or exception or spaced
         if seems or not found <= _PROCESS_WORDS:
-            told = self._told(line, carried, sorted(found), (frame, exception, spaced))
+            told = self._told(line, carried, sorted(found), (frame, exception, spaced), ids)
         if told is None:
             if found & _PROCESS_WORDS and found <= _OF_REQUESTS and not seems:
                 return _OWNS_OF_A_PROCESS if owns else _OF_A_PROCESS
@@ -206,23 +354,33 @@ class Book:
         told.owns = owns
         return told
 
-    def _told(self, line: bytes, carried: bool, found: list[bytes], seems: tuple[bool, bool, bool]) -> Shape | None:
+    def _told(
+        self, line: bytes, carried: bool, found: list[bytes], seems: tuple[bool, bool, bool], ids: Veiled | None
+    ) -> Shape | None:
         frame, exception, spaced = seems
-        carrier = carrier_of(line) if carried else 0
-        uncut = line[carrier:].decode("utf-8", "replace")
-        origin, text = origin_of(uncut)
+        if ids is None:
+            carrier = carrier_of(line) if carried else 0
+            uncut = line[carrier:].decode("utf-8", "replace")
+            origin, text = origin_of(uncut)
+        else:
+            carrier = _carrier_of(ids) if carried else 0
+            uncut = identities.unveil(line[carrier:])
+            origin, text = _origin_of(uncut, ids)
+        look = _plainly if ids is None else identities.search
         bars = tuple(bar_places(text)) if frame else ()
         bar_word = (b"%|",) if bars else (b"%",) if frame else ()
-        rules = self._rules((*bar_word, *found), text) if found or frame else []
-        signs, unfinished = self._signs(found, text) if found else ([], [])
-        in_section = self._rules((b" ",), text) if spaced else []
-        exception = exception and not _NO_ERROR.match(text) and _EXCEPTION.search(text) is not None
+        rules = self._rules((*bar_word, *found), text, look) if found or frame else []
+        signs, unfinished = self._signs(found, text, look) if found else ([], [])
+        in_section = self._rules((b" ",), text, look) if spaced else []
+        exception = exception and not _begins_with(_NO_ERROR, text, ids) and _surely(look(_EXCEPTION, text))
         if not (rules or signs or unfinished or in_section or exception):
             return None
-        of_sglang = text[:1] == "[" and _SGLANG_LINE.match(text) is not None
+        if ids is not None and _PROCESS_WORDS.intersection(found) and not _all_sure(rules, signs, in_section):
+            raise IdentitiesDecide  # what is left where none of them is found tells whose the line is
+        of_sglang = text[:1] == "[" and _begins_with(_SGLANG_LINE, text, ids) is not None
         others = bool(signs or unfinished or in_section or exception)
         return Shape(
-            of_vllm=(".py:" in text and _VLLM_STAMP.match(text) is not None)
+            of_vllm=(".py:" in text and _begins_with(_VLLM_STAMP, text, ids) is not None)
             or (origin is not NOBODY and origin.process.startswith(VLLM_PROCESSES)),
             of_sglang=of_sglang,
             prefix_at=carrier,
@@ -234,28 +392,30 @@ class Book:
             signs=tuple(signs),
             unfinished=tuple(unfinished),
             exception=exception,
-            stamped=":" in text and STAMP.search(text, 0, 200) is not None,
+            stamped=":" in text and (ids is not None or STAMP.search(text, 0, 200) is not None),
             unsure=not (unfinished or exception) and not _sure(rules) and not _sure(signs) and not _sure(in_section),
             more=others,
             only_a_bar=frame and not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
 
-    def _rules(self, found: Iterable[bytes], text: str) -> list[Ruled]:
+    def _rules(self, found: Iterable[bytes], text: str, look: Look) -> list[Ruled]:
         matched: list[Ruled] = []
         for word in found:
             for rule, (pattern, sure, needles) in self.rules.get(word, ()):
                 if pattern is None:
                     matched.append((rule, None))
                     continue
-                for needle in needles:
+                for needle in needles if look is _plainly else ("",):
                     if needle in text:
-                        match = pattern.search(text)
+                        match = look(pattern, text)
                         if match is not None:
-                            matched.append((rule, places_of(match) if sure else None))
+                            matched.append(
+                                (rule, places_of(match) if sure and not isinstance(match, Unknown) else None)
+                            )
                         break
         return matched
 
-    def _signs(self, found: Iterable[bytes], text: str) -> tuple[list[Signed], list[Sign]]:
+    def _signs(self, found: Iterable[bytes], text: str, look: Look) -> tuple[list[Signed], list[Sign]]:
         matched: list[Signed] = []
         unfinished = []
         for word in found:
@@ -264,15 +424,43 @@ class Book:
                     matched.append((sign, None))
                     continue
                 match = None
-                for needle in needles:
+                for needle in needles if look is _plainly else ("",):
                     if needle in text:
-                        match = pattern.search(text)
+                        match = look(pattern, text)
                         break
+                if match is UNKNOWN and sign.wrapped:
+                    raise IdentitiesDecide
                 if match is not None:
-                    matched.append((sign, places_of(match) if sure else None))
-                elif sign.wrapped and sign.wrapped in text and len(text) < 400:
+                    matched.append((sign, places_of(match) if sure and not isinstance(match, Unknown) else None))
+                elif sign.wrapped and _surely(look(_literally(sign.wrapped), text)) and len(text) < 400:
                     unfinished.append(sign)
         return matched, unfinished
+
+
+def _may_tell(text: bytes) -> bool:
+    """Whether a line, or one of several, may tell something without a trigger."""
+    for each in _TELLING:
+        if each in text:
+            return True
+    if b"{" in text and _JSON.search(text) is not None:
+        return True
+    return (text[:1] == b" " or b"\n " in text) and _SECTION.search(text) is not None
+
+
+@cache
+def _literally(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text))
+
+
+def _surely(found: re.Match[str] | Unknown | None) -> bool:
+    """Whether something was found, whatever the ids are."""
+    if found is UNKNOWN:
+        raise IdentitiesDecide
+    return found is not None
+
+
+def _all_sure(*found: Iterable[tuple[Rule | Sign, Places | None]]) -> bool:
+    return all(places is not None for each in found for _, places in each)
 
 
 def _sure(found: Iterable[tuple[Rule | Sign, Places | None]]) -> bool:

@@ -36,7 +36,6 @@ _LABEL = re.compile(
     rb"#[ \t](?P<name>(?:node\s?\w+|rank\s?\d+|w\d+|head|worker\s?\d*)\b(?=[^\r\n]*)|[A-Za-z0-9][\w.-]{0,31}(?=[ \t]*(?:[\r\n]|\Z)))"
     rb"[^\r\n]*(?:\r\n|\r|\n|\Z)"
 )
-_BLANK_LINES = re.compile(rb"(?:[ \t\x0b\x0c]*(?:\r\n|\r|\n))+")
 _STREAM_BEGINS = re.compile(rb"\s*(?:(?::|event:|id:|retry:)[^\r\n]*\r?\n\s*){0,8}data: ?(?:\{|\[DONE\])")
 _HTTP_HEAD = re.compile(
     rb"\s*HTTP/[\d.]{1,4} (?P<status>[1-5]\d\d)[^\r\n]{0,80}\r?\n(?:[\w-]{1,80}:[^\r\n]{0,2000}\r?\n){0,60}\r?\n"
@@ -187,10 +186,11 @@ class Explainer:
         if not data:
             return
         if not self._any:
-            blank = _BLANK_LINES.match(data)
-            if blank is not None:
-                self._read(blank[0])
-                data = data[blank.end() :]
+            blank = len(data) - len(data.lstrip(b" \t\x0b\x0c\r\n"))
+            blank = max(data.rfind(b"\n", 0, blank), data.rfind(b"\r", 0, blank)) + 1
+            if blank:
+                self._read(data[:blank])
+                data = data[blank:]
             if not data:
                 return
             self._any = True

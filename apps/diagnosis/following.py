@@ -18,6 +18,7 @@ from apps.diagnosis.signs import Sign
 from apps.diagnosis.story import Line, Story, rank_of, tell
 
 MOST_ORIGINS = 4096  # process prefixes that are remembered
+PART = 256  # lines that are passed over at once
 FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
 
@@ -31,11 +32,12 @@ class LogReader:
         self._story = Story()
         self._number = 0
         self._closed = False
+        self._nothing_told = False  # by most of the lines before
         self._owner = NOBODY  # of the line that a bar redraws: its prefix was printed once, before the first \r
 
     def feed(self, data: bytes) -> None:
         if data:
-            frames = b"%" in data or b"%" in self._splitter.tail
+            frames = b"%|" in data or b"B/s" in data or b"%" in self._splitter.tail
             self._take(self._splitter.feed(data), frames=frames)
 
     def close(self) -> None:
@@ -54,16 +56,34 @@ class LogReader:
         return tell(story, self._kind, ended=self._closed)
 
     def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
+        """Lines that tell nothing are passed over many at a time, where the last ones were such."""
+        if not self._nothing_told or len(lines) < PART:
+            self._read(lines, frames=frames)
+        elif not self._passed(lines):
+            for at in range(0, len(lines), PART):
+                part = lines[at : at + PART]
+                if not self._passed(part):
+                    self._read(part, frames=frames)
+
+    def _passed(self, lines: Sequence[bytes]) -> bool:
+        """Whether these lines tell nothing, and were passed over."""
+        if any(lines):
+            if self._story.open_sign is not None or not self._book.tell_nothing(lines):
+                return False
+            self._owner = NOBODY
+        self._number += len(lines)
+        return True
+
+    def _read(self, lines: Sequence[bytes], *, frames: bool) -> None:
         """`frames`: there may be frames of bars among them."""
         story, book = self._story, self._book
         known, nothing = book.carried.get, NOTHING
-        blur = BLUR
-        shapes = [raw.translate(blur) for raw in lines]
+        shapes = b"\n".join(lines).translate(BLUR).split(b"\n")
         passed = superseded(lines, shapes) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
         plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
         again: dict[int, int] = {}  # how often each of them was passed over
-        first = self._number
+        first, told = self._number, 0
         for place, raw in enumerate(lines, 1):
             if not raw:
                 continue
@@ -73,10 +93,11 @@ class LogReader:
             if story.ready and _serves(raw):
                 self._only_goes_on(raw)
                 continue
-            shape = known(shapes[place - 1]) or book.shape(raw)
+            shape = known(shapes[place - 1]) or book.unseen(raw, shapes[place - 1])
             if shape is nothing and story.open_sign is None:
                 self._owner = NOBODY
                 continue
+            told += 1
             if shape.wrapped_up:
                 raw, shape = self._freed(raw)
             if shape.nothing:
@@ -93,6 +114,7 @@ class LogReader:
             for kind, votes in plain[place].items():
                 story.votes[kind] += votes * times
         self._number += len(lines)
+        self._nothing_told = told * 8 < len(lines)
 
     def _shape(self, raw: bytes) -> tuple[bytes, Shape]:
         shape = self._book.shape(raw)

@@ -69,7 +69,7 @@ def clean(line: bytes) -> bytes:
 
 
 # What carried a line to us and is no part of it: `docker logs -t` and CRI, docker compose, kubectl --prefix, journald.
-_CARRIED = re.compile(
+CARRIED = re.compile(
     rb"(?:\[pod/[\w./-]{1,200}\] ?)?"
     rb"(?:[a-z0-9][\w.-]{0,60} {0,40}\| {1,2})?"
     rb"(?:(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?[+-]\d\d:?\d\d)"
@@ -92,7 +92,7 @@ def carrier_of(line: bytes) -> int:
         may_be = line[:5] == b"[pod/"
     if not may_be:
         return 0
-    found = _CARRIED.match(line)
+    found = CARRIED.match(line)
     return found.end() if found is not None else 0
 
 
@@ -237,13 +237,13 @@ class Origin:
 
 
 NOBODY = Origin()
-_PREFIX = re.compile(
+PREFIX = re.compile(
     r"[ \t]{0,4}\((?P<process>[A-Za-z]\w{0,60}) (?P<rest>(?:[^()\n]{0,60} )?(?:pid|rank)=\d[^()\n]{0,100})\)[ \t]?"
 )
 MOST_PREFIXES = 4
 _TAG = re.compile(r"(?:_|\b)(DP|PP|TP)(\d{1,4})(?![0-9A-Za-z])")
 _RANK = re.compile(r"\brank=(\d{1,5})")
-_RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
+RANK_TAG = re.compile(r"\[rank(\d{1,5})\]:")
 _ADDRESS = re.compile(r"\bip=([0-9a-fA-F.:]+)")
 
 
@@ -252,12 +252,12 @@ def origin_of(text: str) -> tuple[Origin, str]:
     them, the innermost tells."""
     match, at = None, 0
     for _ in range(MOST_PREFIXES if "(" in text else 0):
-        inner = _PREFIX.match(text, at)
+        inner = PREFIX.match(text, at)
         if inner is None:
             break
         match, at = inner, inner.end()
     if match is None:
-        tag = _RANK_TAG.match(text) if text[:1] == "[" else None
+        tag = RANK_TAG.match(text) if text[:1] == "[" else None
         return (Origin(rank=int(tag[1])), text[tag.end() :]) if tag else (NOBODY, text)
     process, rest = match["process"], match["rest"].strip()
     tags = {kind: int(number) for kind, number in _TAG.findall(f"{process} {rest}")}

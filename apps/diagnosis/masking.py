@@ -21,7 +21,7 @@ LOOK_AHEAD = 4_096  # bytes seen beyond a hard cut, so that a token is not torn
 _PIECE = 262_144
 
 _VALUE = rb"""(?:\[[^\]\r\n]{0,1024}\]|'[^'\r\n]{1,1024}'|"[^"\r\n]{1,1024}"|['"\[]{0,2}[^\s,'"\])};&|\\]+)"""
-_NOT_A_VALUE = rb"""(?!None\b|null\b|[Tt]rue\b|[Ff]alse\b|\$|''|""|\[\])"""
+_NOT_A_VALUE = rb"""(?!None\b|null\b|[Tt]rue\b|[Ff]alse\b|\$|\{[A-Za-z_][A-Za-z0-9_]{0,63}\}|''|""|\[\])"""
 # Each pattern matches inside one line. The span of the group `secret` is masked.
 _PATTERNS: tuple[tuple[tuple[bytes, ...], re.Pattern[bytes]], ...] = (
     (

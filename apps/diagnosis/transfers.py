@@ -116,9 +116,16 @@ def _layer(story: Story, match: Found, line: Line) -> None:
 
 
 def _count_layer(story: Story, identity: str, *, there: bool) -> None:
-    if "layers" not in story.marks:
-        story.marks["layers"], story.marks["layers_done"] = set(), set()
-    seen, done = story.marks["layers"], story.marks["layers_done"]
+    marks = story.marks
+    if "layers" not in marks:
+        marks["layers"], marks["layers_done"], marks["layers_told"] = set(), set(), None
+    seen, done = marks["layers"], marks["layers_done"]
+    if (
+        story.transfer is marks["layers_told"]
+        and (len(seen) >= MOST_LAYERS or identity in seen)
+        and (not there or len(done) >= MOST_LAYERS or identity in done)
+    ):
+        return  # told before, and nothing else since
     if identity not in seen and len(seen) < MOST_LAYERS:
         seen.add(identity)
     if there and len(done) < MOST_LAYERS:
@@ -127,6 +134,7 @@ def _count_layer(story: Story, identity: str, *, there: bool) -> None:
     story.facts["layers"], story.facts["done"] = known, pulled
     # New layers may still be named while the first are done, and the end is said by its own line.
     _advance(story, "pulling", min(pulled / known, 0.99), pulled, known, "layers")
+    marks["layers_told"] = story.transfer
 
 
 def _platform(story: Story, match: Found, line: Line) -> None:

@@ -262,12 +262,12 @@ class Engine:
             else api.pid % 100000
         )
         self.core_pid = core.pid % 100000
-        for process in (api, core):
-            process.on_death = lambda: self.die(
-                Died(
-                    "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore_DP0': -9}"
-                )
+        api.on_death = lambda: self.die(Died(code=137))  # whoever is killed says nothing more
+        core.on_death = lambda: self.die(
+            Died(
+                "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore_DP0': -9}"
             )
+        )
         await self.banner()
         await self.checks()
         await self.phase("starting")
@@ -1025,6 +1025,8 @@ async def serve(call: Call, container: Container, words: list[str], *, ready: bo
 
 
 async def last_words(engine: Engine, death: Died) -> None:
+    if not death.lines:
+        return
     prefix = {"api": f"(APIServer pid={engine.api_pid}) ", "core": engine.core, "": engine.core}.get(
         death.who, death.who
     )

@@ -8,6 +8,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
+from apps.lab import runtime
 from apps.lab.call import Call, tool
 from apps.lab.world import Container, Listener, Node, RayNode
 
@@ -110,6 +111,7 @@ async def start_head(call: Call, container: Container, address: str, port: int, 
                 address if number == port else "127.0.0.1", number, program, container.pid, None, container.id
             )
     node.claim(f"container {container.id}", 0.45)
+    await spawn(node, container, member)
     await call.err(
         f"{stamp(node)}\tSUCC scripts.py:954 -- --------------------\n{stamp(node)}\tSUCC scripts.py:955 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:956 -- --------------------\n"
         f"{stamp(node)}\tINFO scripts.py:958 -- Next steps\n{stamp(node)}\tINFO scripts.py:961 -- To add another node to this Ray cluster, run\n"
@@ -163,10 +165,29 @@ async def join(call: Call, container: Container, address: str, target: str, bloc
     head.cluster.append(member)
     container.ray = member
     node.claim(f"container {container.id}", 0.1)
+    await spawn(node, container, member)
     await call.err(
         f"{stamp(node)}\tSUCC scripts.py:1117 -- --------------------\n{stamp(node)}\tSUCC scripts.py:1118 -- Ray runtime started.\n{stamp(node)}\tSUCC scripts.py:1119 -- --------------------\n"
     )
     return await blocked(call, container, block)
+
+
+async def spawn(node: Node, container: Container, member: RayNode) -> None:
+    """Ray's own processes in this container: when one of them ends, `ray start --block` ends with 1."""
+    core = "/usr/local/lib/python3.12/dist-packages/ray/core/src/ray"
+    titles = [f"{core}/raylet/raylet --raylet_socket_name=/tmp/ray/session_latest/sockets/raylet"]
+    if member.head:
+        titles.insert(0, f"{core}/gcs/gcs_server --log_dir=/tmp/ray/session_latest/logs")
+
+    def broke(name: str) -> None:
+        member.broken = member.broken or f"{name} [exit code=-9]"
+        leave(node, container)
+
+    for title in titles:
+        process = await runtime.puppet(node, title, container=container.name)
+        name = title.split()[0].rsplit("/", 1)[-1]
+        process.on_death = lambda name=name: broke(name)
+        member.processes.append(process)
 
 
 async def blocked(call: Call, container: Container, block: bool) -> int:
@@ -185,18 +206,26 @@ async def blocked(call: Call, container: Container, block: bool) -> int:
         head = member.cluster[0] if member.cluster else None
         if not member.head and (head is None or not head.container.running):
             await call.node.world.pause(16)
-            await call.err(
-                f"{stamp(call.node)}\tERR scripts.py:1147 -- Some Ray subprocesses exited unexpectedly:\n{stamp(call.node)}\tERR scripts.py:1154 --   raylet [exit code=1]\n"
-                f"{stamp(call.node)}\tERR scripts.py:1159 -- Remaining processes will be killed.\n"
-            )
-            return 1
-    return 0
+            member.broken = "raylet [exit code=1]"
+            break
+    if member is None or not member.broken:
+        return 0
+    said = (
+        "1147 -- Some Ray subprocesses exited unexpectedly:",
+        f"1154 --   {member.broken}",
+        "1159 -- Remaining processes will be killed.",
+    )
+    await call.err("".join(f"{stamp(call.node)}\tERR scripts.py:{line}\n" for line in said))
+    return 1
 
 
 def leave(node: Node, container: Container) -> None:
     member, container.ray = container.ray, None
     if member is None:
         return
+    for process in member.processes:
+        runtime.end_process(node, process)
+    member.processes.clear()
     if member.head:
         for port in [
             port

@@ -146,6 +146,8 @@ class RayNode:
     cluster: list[RayNode] = field(default_factory=list)
     gpus_used: float = 0.0
     placement: float = 0.0
+    processes: list[Process] = field(default_factory=list)  # raylet, and gcs_server on the head
+    broken: str = ""  # which of them ended unexpectedly, and how
 
 
 @dataclass

@@ -12,12 +12,14 @@ from django.views.decorators.http import require_http_methods
 
 from apps.deployments.models import Deployment
 from apps.diagnosis.refusal import Refused
+from apps.pages import holding
 from apps.pages.deployments import stage_rows
 from apps.pages.refusing import Error, error_of
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
 from apps.plan.step import Plan
 from apps.runs import restoring
+from apps.runs.services import sheets_of
 
 MOST_NODES = 64
 TONES = {"stop": "bad", "warn": "warn", "fine": "ok"}
@@ -59,6 +61,7 @@ def previous(request: HttpRequest) -> HttpResponse:
         "anything": bool(plan and restoring.does_something(plan)),
         "problems": [(one, TONES[one.severity]) for one in plan.problems] if plan else [],
         "refused": bool(plan and plan.refused),
+        "trees": holding.trees(sheets_of(plan.nodes).values()) if plan else [],
         "things": restoring.cleared(names) if plan else [],
         "reason": source.get("reason", ""),
         "idempotency": uuid.uuid4().hex,

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import path
@@ -22,7 +21,7 @@ from apps.pages.refusing import Error, error_of
 from apps.people.access import actor_of, allow, may
 from apps.recipes import compared, exports, services
 from apps.recipes.formats import bodies, own
-from apps.recipes.formats.imported import KINDS, MAIN
+from apps.recipes.formats.imported import KINDS
 from apps.recipes.models import Recipe, RecipeVersion
 
 PAGE = 50
@@ -39,16 +38,15 @@ FORMS = (
 @require_GET
 def recipes(request: HttpRequest) -> HttpResponse:
     name, archived = request.GET.get("name", "").strip(), bool(request.GET.get("archived"))
-    found = (
-        Recipe.objects.filter(archived_at__isnull=not archived, versions__isnull=False)
-        .annotate(count=Count("versions"))
-        .prefetch_related("versions")
-        .order_by("name", "pk")
-    )
+    found = Recipe.objects.filter(archived_at__isnull=not archived, versions__isnull=False).distinct()
+    found = found.order_by("name", "pk")
     if name:
         found = found.filter(name__icontains=name)
+    page = Paginator(found, PAGE).get_page(request.GET.get("page"))
+    newest = services.newest_of(page.object_list)
     context = {
-        "page": Paginator(found, PAGE).get_page(request.GET.get("page")),
+        "page": page,
+        "rows": [(one, newest[one.pk]) for one in page.object_list],
         "name": name,
         "archived": archived,
         "filtered": bool(name or archived),
@@ -163,7 +161,7 @@ def _decisions(request: HttpRequest, version: RecipeVersion) -> dict[str, Any]:
 
 def item_of(item: Mapping[str, Any], approver: bool) -> dict[str, Any]:
     """A held item as a page shows it: what it is, and the lines that the spec would get."""
-    where = "" if item["place"] == MAIN else f"services[{item['place']}]."
+    where = f"services[{item['place']}]." if item["place"] >= 0 else ""
     adds = [f"{where}{name}: {_added(value)}" for name, value in item["takes"].items()]
     return {
         **item,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from apps.diagnosis.findings.holders import unit_of, units_behind
 from apps.diagnosis.masking import mask_text
+from apps.diagnosis.open_secrets import given_away
 from apps.facts.commands import asked_for
 from apps.facts.docker import objects, part
 from apps.facts.processes import words_of
@@ -223,7 +224,7 @@ def _open_words(words: Sequence[str], notes: list[str]) -> list[str]:
     kept: list[str] = []
     for flag, parts in group(list(words)):
         text = " ".join(parts)
-        if HIDDEN in text or mask_text(text) != text:
+        if HIDDEN in text or mask_text(text) != text or given_away(parts):
             notes.append(
                 f"The value of {flag} is a secret and was not read; add it under Secrets before a launch of ours."
             )

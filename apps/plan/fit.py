@@ -417,7 +417,7 @@ def _sizes(spec: Spec, sheets: Mapping[str, Sheet], given: Given) -> list[int]:
     heads = kvcache.text_config(known.config or {}).get("num_attention_heads")
     if not kvcache.is_size(heads):
         return []
-    return [size for size in range(spec.tensor_parallel + 1, MOST_RANKS + 1) if heads % size == 0]
+    return [size for size in range(max(1, spec.tensor_parallel + 1), MOST_RANKS + 1) if heads % size == 0]
 
 
 def _predicted(spec: Spec, tight: Place, load: Load, tokens: int) -> dict[str, Any]:

@@ -212,10 +212,14 @@ def _attention(text: Mapping[str, Any], tp: int, width: float, *, full: bool = F
     return 2 * max(1, -(-kv_heads // tp)) * int(head_dim) * width
 
 
+def _head_dim(text: Mapping[str, Any], heads: int) -> int:
+    return need(text, "head_dim") if text.get("head_dim") else need(text, "hidden_size") // heads
+
+
 def _grouped(text: Mapping[str, Any], layers: int, tp: int, width: float) -> Component:
     """Nemotron of neural architecture search: each block says its own group size, or that it has no attention."""
     heads = need(text, "num_attention_heads")
-    head_dim = int(text.get("head_dim") or need(text, "hidden_size") // heads)
+    head_dim = _head_dim(text, heads)
     sizes = [int(one) for one in _group_sizes(text) if one]
     kept = sum(max(1, -(-(heads // size) // tp)) for size in sizes)
     return Component("full attention", layers, token_bytes=2 * kept * head_dim * width)
@@ -278,7 +282,7 @@ def _kda(text: Mapping[str, Any], tp: int) -> float:
 def _lightning(text: Mapping[str, Any], tp: int) -> float:
     """Bytes per sequence of one lightning attention layer: a square state of 32 bit a head."""
     heads = need(text, "num_attention_heads")
-    head_dim = int(text.get("head_dim") or need(text, "hidden_size") // heads)
+    head_dim = _head_dim(text, heads)
     return heads * head_dim * head_dim * 4 / min(tp, heads)
 
 
@@ -438,4 +442,5 @@ def is_hybrid_gdn(config: Mapping[str, Any] | None) -> bool:
     if not config:
         return False
     text = text_config(config)
-    return "linear_num_value_heads" in text or "linear_attention" in (text.get("layer_types") or ())
+    listed = text.get("layer_types")
+    return "linear_num_value_heads" in text or (isinstance(listed, list | str) and "linear_attention" in listed)

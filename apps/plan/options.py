@@ -39,6 +39,7 @@ ALIASES: Mapping[str, Mapping[str, str]] = {
         "--no-jinja": "--jinja",
     },
 }
+MOST_DIGITS = 15  # of a number that can mean something: bytes of a cache have 12
 UNDERSCORES = ("vllm", "llamacpp")  # take _ for - in a long name
 PIPELINE = {"vllm": "--pipeline-parallel-size", "sglang": "--pp-size"}
 DATA = {"vllm": "--data-parallel-size", "sglang": "--dp-size"}
@@ -73,9 +74,10 @@ def values(spec: Spec) -> dict[str, str]:
 
 
 def whole(spec: Spec, flag: str) -> int | None:
-    """The value of an option as a whole number of at least 1; None where it is none or is not given."""
-    value = values(spec).get(flag, "")
-    return int(value) if value.isascii() and value.isdecimal() and int(value) else None
+    """The value of an option as a whole number of at least 1; None where it is none, is larger than anything can be, or is not
+    given."""
+    value = values(spec).get(flag, "").lstrip("0")
+    return int(value) if value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS else None
 
 
 def pipeline_parallel(spec: Spec) -> int:

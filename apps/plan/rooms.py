@@ -54,7 +54,7 @@ def claim_bytes(spec: Spec, sheet: Sheet) -> int | None:
     """What the engine will want to find free on this node: its share of the whole memory. None where it claims no
     share (no GPU known, or another engine)."""
     if discrete(sheet):
-        sizes = [gpu.memory_total_mib for gpu in used_gpus(spec, sheet) if gpu.memory_total_mib]
+        sizes = [size for gpu in used_gpus(spec, sheet) if (size := gpu.memory_total_mib or 0) > 0]
         return _claimed(spec, sheet, min(sizes) * MIB) if sizes else None
     total = sheet.memory.total_bytes if sheet.memory else None
     return None if total is None else _claimed(spec, sheet, total)
@@ -82,7 +82,7 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
         found = rooms_of(spec, sheet, given)
         return min(found, key=lambda room: (room.at_best, room.after)) if found else None
     total = sheet.memory.total_bytes if sheet.memory else None
-    if total is None or sheet.memory is None:
+    if total is None or total <= 0 or sheet.memory is None:
         return None
     available = sheet.memory.available_bytes if sheet.memory.available_bytes is not None else total
     free = sheet.memory.free_bytes
@@ -100,7 +100,7 @@ def room_of(spec: Spec, sheet: Sheet, given: Given) -> Room | None:
 
 def rooms_of(spec: Spec, sheet: Sheet, given: Given) -> tuple[Room, ...]:
     """One for each GPU with memory of its own that the deployment uses."""
-    used = [gpu for gpu in used_gpus(spec, sheet) if gpu.memory_total_mib]
+    used = [gpu for gpu in used_gpus(spec, sheet) if (gpu.memory_total_mib or 0) > 0]
     made = []
     for gpu in used:
         total = (gpu.memory_total_mib or 0) * MIB

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from apps.diagnosis.masking import mask_text
+from apps.diagnosis.masking import MASK, mask_text
+from apps.diagnosis.open_secrets import given_away, in_line, is_telling, is_value
 from apps.plan.measured import Measured
 from apps.plan.recorded import Recorded
 from apps.shell import Secret
@@ -97,10 +98,16 @@ def _within(main: Spec, body: Any) -> Spec:
         return body
     if not isinstance(body, dict):
         raise TypeError("each of services must be an object")
+    if any(isinstance(one, dict) and one.get("services") for one in _listed(body.get("services"))):
+        raise ValueError("services are nested too deeply")  # one level more is read, so that validate can name it
     made = {"os_floor_gib": main.os_floor_gib, **body, **{name: getattr(main, name) for name in SHARED}}
     if not made.get("nodes"):
         made["nodes"] = main.nodes[:1] if made.get("cluster") == "single" else main.nodes
     return Spec.from_json(made)
+
+
+def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
+    return value if isinstance(value, list | tuple) else ()
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,8 @@ class FieldError:
     remedy: str
 
 
+MOST_NODES = 64
+MOST_SERVICES = 64  # the main one counted
 ENGINES = ("vllm", "sglang", "llamacpp", "command")
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "command": "A command"}
 RUNTIMES = ("docker", "process")
@@ -168,7 +177,9 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
+_IMAGE = re.compile(
+    r"[A-Za-z0-9](?:[A-Za-z0-9._/:-]|@(?=[a-z0-9]+:)){0,254}"
+)  # @ stands before a digest, never before a host
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _PATH = re.compile(r"/[^\x00-\x1f\x7f:,]*")
 _GGUF = re.compile(_PATH.pattern + r"\.gguf", re.IGNORECASE)
@@ -185,6 +196,9 @@ def validate(spec: Spec) -> list[FieldError]:
     """What is nonsense by itself, whatever the nodes say; empty when nothing is. A field of a further service is called
     `services[0].port`."""
     main = _of_one(spec)
+    if len(spec.each) > MOST_SERVICES:
+        many = f"{len(spec.each)} services are too many"
+        return [FieldError("services", many, f"Use at most {MOST_SERVICES}, or a second deployment.")]
     if spec.service:
         main.append(FieldError("service", "the main service has no name of its own", "Leave it empty."))
     nested = [
@@ -421,6 +435,8 @@ def _numbers(spec: Spec) -> Iterator[FieldError]:
 def _nodes(spec: Spec) -> Iterator[FieldError]:
     if not spec.nodes:
         yield FieldError("nodes", "none is chosen", "Choose at least one node.")
+    if len(spec.nodes) > MOST_NODES:
+        yield FieldError("nodes", f"{len(spec.nodes)} are too many", f"Choose at most {MOST_NODES}.")
     if len(set(spec.nodes)) != len(spec.nodes):
         yield FieldError("nodes", "a node is named twice", "Name each node once.")
     for node in spec.nodes:
@@ -464,12 +480,25 @@ def _words(spec: Spec) -> Iterator[FieldError]:
         yield FieldError("environment", f"{', '.join(sorted(given_twice))} is also a secret", "Keep only the secret.")
 
 
+FREE_TEXTS = ("model", "model_path", "image", "container", "executable", "served_model_name")
+
+
 def _open_secrets(spec: Spec) -> Iterator[FieldError]:
     """A secret in a word or value would stand in the audit trail, on pages and in the list of processes of a node."""
     remedy = "Keep it under Settings, Secrets, and name it in the field secrets with its variable, e.g. VLLM_API_KEY."
     words = " ".join(spec.arguments)
-    if mask_text(words) != words:
+    if MASK.decode() in words:
+        yield FieldError("arguments", "a secret that was not kept stands in them as [masked]", remedy)
+    elif mask_text(words) != words or given_away(spec.arguments):
         yield FieldError("arguments", "one of them looks like a secret, or follows an option that takes one", remedy)
+    for field_name in FREE_TEXTS:
+        value = getattr(spec, field_name)
+        if isinstance(value, str) and (mask_text(value) != value or next(in_line(value), None) is not None):
+            yield FieldError(field_name, "looks like a secret, or holds one", remedy)
+    for secret in spec.secrets:
+        if mask_text(secret.name) != secret.name:
+            yield FieldError("secrets", f"the name for {shown(secret.variable)} looks like the secret itself", remedy)
     for name, value in spec.environment:
-        if value and (_SECRET_NAME.fullmatch(name) or mask_text(value) != value):
+        telling = _SECRET_NAME.fullmatch(name) or (is_telling(name) and is_value(value))
+        if value and (telling or mask_text(value) != value or next(in_line(value), None) is not None):
             yield FieldError("environment", f"the value of {shown(name)} looks like a secret", remedy)

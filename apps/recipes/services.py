@@ -7,33 +7,46 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 from django.utils.text import slugify
 
 from apps.audit import record
 from apps.audit.actor import Actor
 from apps.diagnosis.masking import mask_text
+from apps.diagnosis.open_secrets import in_line
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.people.access import authorize
+from apps.plan.spec import MOST_NODES
 from apps.recipes.formats import bodies, recognise
-from apps.recipes.formats.imported import Held, Imported, Unreadable, taken
+from apps.recipes.formats.imported import MAIN, NOWHERE, Held, Imported, Unreadable, taken
 from apps.recipes.models import Recipe, RecipeVersion
 
 SHIPPED = Path(__file__).parent / "shipped"
 LARGEST_BODY = 1 << 18  # characters of a body's JSON
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_REASON = 120, 4000, 2000
 UNTESTED = "untested on hardware"
+MOST_ALIKE = 1000  # recipes of one name
 
 
 def current_version(recipe: Recipe) -> RecipeVersion:
     return recipe.versions.latest("number")
+
+
+def newest_of(recipes: Iterable[Recipe]) -> dict[int, RecipeVersion]:
+    """By a recipe's id its newest version, in one query however many there are; without the imported texts."""
+    ids = [one.pk for one in recipes]
+    newest = RecipeVersion.objects.filter(recipe=OuterRef("pk")).order_by("-number").values("pk")[:1]
+    wanted = Recipe.objects.filter(pk__in=ids).annotate(newest=Subquery(newest)).values("newest")
+    rows = RecipeVersion.objects.filter(pk__in=wanted).select_related("recipe").defer("source")
+    return {one.recipe_id: one for one in rows}
 
 
 def version_of(recipe: Recipe, number: int | None) -> RecipeVersion:
@@ -125,7 +138,8 @@ def edit(
     before = _whole(version)
     Recipe.objects.filter(pk=found.pk).update(name=name.strip(), description=description.strip())
     found.refresh_from_db()
-    changes = {"body": kept, "world_size": world_size, "note": note.strip()}
+    changes: dict[str, Any] = {"body": kept, "world_size": world_size, "note": note.strip()}
+    waiting = _moved(actor, version, kept)
     if (kept, world_size) == (version.body, version.world_size) and version.used_at:
         changes, version = {}, version
     elif version.used_at is None:
@@ -134,12 +148,33 @@ def edit(
         version = _next(actor, version)
     for field, value in changes.items():
         setattr(version, field, value)
+    if changes:
+        version.quarantine = waiting
     version.save()
     version.recipe = found
     after = _whole(version)
     if before != after:
         _record(actor, "recipe:changed", version, before=before, after=after)
     return version
+
+
+def _moved(actor: Actor, version: RecipeVersion, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was held, each item at the place that its further service has in the new body. One whose service is gone is left out
+    with it: it must not fall to another."""
+    before = [one.get("service") for one in version.body.get("services") or ()]
+    after = [one.get("service") for one in body.get("services") or ()]
+    made = []
+    for item in version.quarantine:
+        place = item["place"]
+        name = before[place] if 0 <= place < len(before) else None
+        if place == MAIN or name in after:
+            made.append(item if place == MAIN else {**item, "place": after.index(name)})
+        elif item["decision"]:
+            made.append({**item, "place": NOWHERE})
+        else:
+            gone = {"decision": "left", "by": actor.name, "when": timezone.now().isoformat()}
+            made.append({**item, "place": NOWHERE, **gone, "reason": "Its service was taken out of the recipe."})
+    return made
 
 
 def _next(actor: Actor, version: RecipeVersion) -> RecipeVersion:
@@ -381,8 +416,8 @@ def _checked(*, name: str, description: str, world_size: int, body: Mapping[str,
     _checked_text("name", name, LONGEST_NAME, needed=True)
     _checked_text("description", description, LONGEST_DESCRIPTION, lines=True)
     _checked_text("note", note, LONGEST_REASON, lines=True)
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= bodies.MOST_NODES:
-        remedy = f"Use a number from 1 to {bodies.MOST_NODES}."
+    if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MOST_NODES:
+        remedy = f"Use a number from 1 to {MOST_NODES}."
         raise Refused("bad_input", "The number of nodes is out of range.", field="nodes", remedy=remedy)
     unknown = [key for key in body if key not in bodies.FIELDS]
     if unknown:
@@ -410,6 +445,13 @@ def _checked_text(field: str, text: str, most: int, *, needed: bool = False, lin
     shown = text.replace("\n", " ").replace("\r", " ").replace("\t", " ") if lines else text
     if needed and not text.strip():
         raise Refused("bad_input", f"The {field.replace('_', ' ')} is missing.", field=field, remedy="Write one.")
+    if mask_text(text) != text or any(next(in_line(line), None) for line in text.splitlines()):
+        raise Refused(
+            "bad_input",
+            f"The {field.replace('_', ' ')} holds what looks like a secret.",
+            field=field,
+            remedy="Take it out, and keep it under Settings, Secrets.",
+        )
     if len(text) > most or not shown.isprintable():
         raise Refused(
             "bad_input",
@@ -422,9 +464,10 @@ def _checked_text(field: str, text: str, most: int, *, needed: bool = False, lin
 def _named_recipe(name: str, description: str) -> Recipe:
     """A recipe under a short name of its own, made from its name."""
     base = slugify(name)[:70].strip("-") or "recipe"
-    for number in range(1, 1000):
+    taken_names = {*RESERVED, *Recipe.objects.filter(slug__startswith=base).values_list("slug", flat=True)}
+    for number in range(1, MOST_ALIKE):
         slug = base if number == 1 else f"{base}-{number}"
-        if slug in RESERVED or Recipe.objects.filter(slug=slug).exists():
+        if slug in taken_names:
             continue
         try:
             with transaction.atomic():

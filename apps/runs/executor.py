@@ -66,6 +66,7 @@ LAST_LOOK_S = (
 )
 CHANGES_ENGINES = ("launch", "relaunch")
 FLOOR = "os_floor_reached"
+OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
 LOCKED = (401, 403)
 BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
@@ -509,6 +510,23 @@ class Executor:
         self.sampled_at[node] = now
         return True
 
+    def _sample_once_more(self) -> None:
+        """What the kernel had to say about an end may be younger than the last sample."""
+        nodes = {step.node for step in self._served()} - set(self.away) if self.plan.story in CHANGES_ENGINES else set()
+        looks = {node: self._pool.submit(self._sample, node) for node in nodes if node in self.kernel}
+        wait(looks.values(), timeout=sampling.WITHIN_S)
+        for node, look in looks.items():
+            sample = look.result() if look.done() else None
+            if sample is not None:
+                self._take_sample(node, sample)
+
+    def _sample(self, node: str) -> sampling.Sample | None:
+        """In the node's thread."""
+        try:
+            return sampling.read(self.doors.transport(node).run(sampling.QUESTION, timeout_s=sampling.WITHIN_S))
+        except RemoteError:
+            return None
+
     def _take_sample(self, node: str, sample: sampling.Sample) -> None:
         if sample.available is not None:
             self._remember_memory(node, sample.available)
@@ -796,7 +814,9 @@ class Executor:
         elif proof.elsewhere and path < len(step.gate.get("urls", ())):
             self.journal.remember(step.key, "path", path + 1)
             self.journal.remember(step.key, "tries", 0)
-        elif tries >= SMOKE_TRIES or self._engine_ended(step.service):
+        elif self._named_failure(step):  # it did not answer wrongly, it is not there any more
+            self._outcome_of(step, verdict="failed", budget=budget, detail=words)
+        elif tries >= SMOKE_TRIES + (DEAD_LOOKS if isinstance(answer, HttpFailed) else 0):
             self._outcome_of(step, verdict="failed", budget=budget, detail=words)
             self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
 
@@ -804,14 +824,6 @@ class Executor:
         """The main service's proof is `smoke`, another's `smoke:NAME`."""
         name = f"smoke:{step.service}" if step.service else "smoke"
         self.journal.outcome(**{name: {"kind": _kind(step), **values}})
-
-    def _engine_ended(self, service: str) -> bool:
-        """Whether the head of a service ended; its first rank is the least of those that its steps name."""
-        served = [s for s in self._served(service) if s.rank is not None]
-        return any(self.journal.drained(s.key) for s in served if s.rank == self._first_rank(service))
-
-    def _first_rank(self, service: str) -> int | None:
-        return min((s.rank for s in self._served(service) if s.rank is not None), default=None)
 
     def _whose(self, step: Step) -> str:
         """Begins evidence where a deployment has several services: `reranker: `."""
@@ -877,7 +889,8 @@ class Executor:
             return False
         if self.why is None:
             self._drain()
-            self.why = self._rebooted() or self.journal.reason_of(first.key)
+            self._sample_once_more()
+            self.why = self._rebooted() or self._reason_of(first)
             if self.why[0] in SILENT_DEATHS:
                 self.why = self._killed_for_memory() or self.why
             elif self.why[0] == "memory_not_released":
@@ -889,8 +902,44 @@ class Executor:
             self._say(first, f"what this run started may still be on {', '.join(left)}; the next launch clears it")
         self._drain()
         self._save_samples()
-        self._end("failed", reason=self.why[0], evidence=self.why[1])
+        self._end("failed", reason=self.why[0], evidence=f"{self.why[1]}{self._of_those_that_came_up()}")
         return True
+
+    def _parts(self) -> dict[str, list[Step]]:
+        """By service the steps that start it, where there are several; those of a service that is left alone are none."""
+        made: dict[str, list[Step]] = {}
+        for stage in self.plan.stages if self.plan.spec.get("services") else ():
+            for step in stage.steps if stage.phase in OF_A_SERVICE else ():
+                made.setdefault(step.service, []).append(step)
+        return made
+
+    def _reason_of(self, step: Step) -> tuple[str, str]:
+        """Of a failed step; among several services the evidence begins with whose it is."""
+        reason, evidence = self.journal.reason_of(step.key)
+        labels = [self._whose(steps[0]) for steps in self._parts().values()]
+        said = not any(step in steps for steps in self._parts().values()) or evidence.startswith(tuple(labels))
+        return reason, evidence if said else f"{self._whose(step)}{evidence}"
+
+    def _of_those_that_came_up(self) -> str:
+        """What became of the services that this run had started before it failed; those that stay are remembered."""
+        if self.plan.story not in CHANGES_ENGINES:
+            return ""
+        up = {
+            service: self._whose(steps[0]).removesuffix(": ")
+            for service, steps in self._parts().items()
+            if all(self.journal.state(one.key) == "succeeded" for one in steps)
+            and not any(self.journal.drained(one.key) for one in steps if one.kind == "serve")
+        }
+        if not up:
+            return ""
+        names, one = " and ".join(up.values()), len(up) == 1
+        if not self._stops_what_is_left():
+            self.journal.outcome(left=list(up))
+            return f" {names} had come up and {'is' if one else 'are'} left alone."
+        away = [node for node in self._begun_on() if node not in self.clean]
+        if away:
+            return f" {names} had come up; what {'it' if one else 'they'} left on {' and '.join(away)} could not be stopped."
+        return f" {names} had come up and {'was' if one else 'were'} stopped with it."
 
     def _end(self, state: str, *, reason: str | None = None, evidence: str = "") -> None:
         """Raises CancelAsked, see Journal.end; the nodes are held again then."""

@@ -344,6 +344,8 @@ class Recorder:
                 run.deployment.ranks.exclude(service__in=run.plan.get("kept", ())).delete()
             if state == Run.State.SUCCEEDED and run.deployment is not None:
                 forget_found(run.deployment, run.story)
+            if state == Run.State.FAILED and run.outcome.get("left"):
+                self._keep_left(run, reason, evidence)
             settling.finish(run, state, reason=reason, evidence=evidence)
             if state == Run.State.FAILED and again.worth_it(run, reason):
                 again.try_again(run)
@@ -360,6 +362,21 @@ class Recorder:
             if one.service not in kept:
                 for place in range(len(one.nodes)):
                     self._keep_rank(run, one, place, first[one.service] + place)
+
+    def _keep_left(self, run: Run, reason: str | None, evidence: str) -> None:
+        """Of several services some came up and stay, although the launch failed: they are watched, and a relaunch starts the
+        others alone."""
+        assert run.deployment is not None and run.revision is not None
+        self._keep_ranks(run)
+        up = (*run.plan.get("kept", ()), *run.outcome["left"])
+        services = {
+            one.service: {"state": "serving", "reason": None, "evidence": ""}
+            if one.service in up
+            else {"state": "lost", "reason": reason, "evidence": evidence}
+            for one in run.revision.spec.each
+        }
+        observed = {"state": "degraded", "reason": reason, "evidence": evidence, "services": services}
+        Deployment.objects.filter(pk=run.deployment.pk).update(observed=plain(observed))
 
     def _keep_rank(self, run: Run, spec: Spec, place: int, number: int) -> None:
         assert run.deployment is not None and run.revision is not None

@@ -18,6 +18,7 @@ from datetime import timedelta
 
 from django.conf import settings
 from django.db import close_old_connections
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from apps.diagnosis.refusal import Refused
@@ -71,9 +72,9 @@ def follow() -> None:
 
 
 def serving() -> list[Run]:
-    """Runs that started an engine whose log has no end yet."""
+    """Runs that started an engine whose log has no end yet; also failed ones of which some services came up and were left."""
     found = Run.objects.filter(
-        state=Run.State.SUCCEEDED,
+        Q(state=Run.State.SUCCEEDED) | Q(state=Run.State.FAILED, outcome__has_key="left"),
         story__in=("launch", "relaunch", "adopt"),
         streams__name="output",
         streams__ended=False,

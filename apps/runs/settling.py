@@ -52,8 +52,8 @@ def _of_some(run: Run) -> bool:
 
 
 def _kept(run: Run) -> tuple[str, ...]:
-    """Labels of the services that a launch left alone."""
-    kept = run.plan.get("kept", ()) if run.story != "stop" else ()
+    """Labels of the services that a launch left alone, also of those that had come up when it failed."""
+    kept = (*run.plan.get("kept", ()), *run.outcome.get("left", ())) if run.story != "stop" else ()
     return tuple(name or str(run.plan["spec"].get("kind") or "chat") for name in kept)
 
 

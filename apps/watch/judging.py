@@ -203,6 +203,8 @@ def _without_reboot(
                 "lost", "replaced", f"{_containers(gone)} gone without a reboot. {' '.join(replaced)}", sure=False
             )
         told = "".join(f" {one}" for rank in gone if (one := _told_by_docker(rank, seen[rank.node])))
+        ends = "; ".join(end for rank in gone if (end := _end_of(rank, seen[rank.node], rank.container)))
+        told += f" How they ended: {ends}." if ends else ""
         return Conclusion("lost", "vanished", f"{_containers(gone)} gone without a reboot.{told}", sure=False)
     away = [rank for rank in gone if rank not in emptied]
     said = [f"{_numbered(away)} {'is' if len(away) == 1 else 'are'} gone{_how(away, seen)}"] if away else []
@@ -211,19 +213,22 @@ def _without_reboot(
 
 
 def _how(ranks: Sequence[RankWanted], seen: Mapping[str, NodeSeen]) -> str:
-    """` (its container was stopped or killed, exit code 137)`: of one rank whose container is still there to tell."""
+    """` (its container was stopped or killed from outside, exit code 137)`: of one rank, by its container or what Docker tells."""
     if len(ranks) != 1 or not ranks[0].container:
         return ""
-    found = next((c for c in seen[ranks[0].node].containers or () if c.name == ranks[0].container), None)
-    told = _told_by_docker(ranks[0], seen[ranks[0].node])
-    if found is None and told:
-        return f" ({told.rstrip('.')})"
+    end = _end_of(ranks[0], seen[ranks[0].node], "its container")
+    told = end or _told_by_docker(ranks[0], seen[ranks[0].node]).rstrip(".")
+    return f" ({told})" if told else ""
+
+
+def _end_of(rank: RankWanted, node: NodeSeen, subject: str) -> str:
+    """How the rank's container, called `subject`, ended; empty when it is not there to tell."""
+    found = next((c for c in node.containers or () if c.name == rank.container), None) if rank.container else None
     if found is None or found.state not in ("exited", "dead") or found.exit_code is None:
         return ""
     if found.exit_code in FROM_OUTSIDE:
-        return f" (its container was stopped or killed from outside, exit code {found.exit_code})"
-    main = "Ray in its container" if ranks[0].job_id else "its container"
-    return f" ({main} ended with exit code {found.exit_code})"
+        return f"{subject} was stopped or killed from outside, exit code {found.exit_code}"
+    return f"{'Ray in ' if rank.job_id else ''}{subject} ended with exit code {found.exit_code}"
 
 
 def _told_by_docker(rank: RankWanted, node: NodeSeen) -> str:

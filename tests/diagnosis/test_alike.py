@@ -28,7 +28,7 @@ SEARCHED = sorted(
 )
 OTHERS = [pattern for pattern in (*vars(lines).values(), *vars(frames).values()) if isinstance(pattern, re.Pattern)]
 # Of those that only names, figures and rates are looked at with: none of them decides where a line is cut.
-FREE = {lines._TAG, lines._RANK, lines._RANK_TAG, lines._ANSI}
+FREE = {lines._TAG, lines._RANK, lines.RANK_TAG, lines._ANSI}
 
 
 def other_digits(text: str, digits: str) -> str:
@@ -168,6 +168,8 @@ def each_for_itself() -> Iterator[Any]:
         BOOK.carried.clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Book, "shape", Book.search)
+            patch.setattr(Book, "unseen", lambda book, line, _: book.search(line))
+            patch.setattr(Book, "tell_nothing", lambda book, lines: False)
             patch.setattr(following, "_origin", lambda prefix: lines.origin_of(prefix)[0])
             patch.setattr(following, "superseded", lambda lines, shapes: [])
             found = [as_json(reading) for reading in explain_all(data)]

@@ -69,7 +69,7 @@ TEXT_FIELDS = (
 ECHO = """#!/bin/sh
 case "$1" in inspect) exit 1 ;; esac
 printf '%s\\0' "$0" "$@" >> "$RECORD"
-printf '\\n\\0' >> "$RECORD"
+printf '\\n--- end of call ---\\n\\0' >> "$RECORD"
 """
 
 
@@ -102,7 +102,7 @@ def played(text: str, stage: Path) -> list[list[str]]:
     assert not (stage / "pwned").exists()
     calls: list[list[str]] = [[]]
     for word in record.read_bytes().decode().split("\0")[:-1]:
-        if word == "\n":
+        if word == "\n--- end of call ---\n":  # a field may be a line end by itself
             calls.append([])
         else:
             calls[-1].append(word)

@@ -103,7 +103,8 @@ def test_what_has_changed_meanwhile_is_a_problem_on_the_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "refused"), [("serving", True), ("launching", True), ("stopped", False), ("failed", False), ("lost", False)]
+    ("state", "refused"),
+    [("serving", True), ("launching", True), ("stopped", False), ("failed", False), ("lost", False)],
 )
 def test_a_deployment_of_ours_on_the_node_is_stopped_first(state: str, refused: bool) -> None:
     made = planned(AFTER, Given(others=(Other(7, "qwen", state, qwen35()),)))

@@ -363,6 +363,10 @@ REFUSALS: dict[str, tuple[Spec, dict[str, sheets.Sheet]]] = {
         sglang(),
         with_software(Software(f"image:{sheets.SGLANG_IMAGE}", {"sglang": "0.5.7", "torch": "2.9.1"})),
     ),
+    "no Ray in the image": (
+        qwen35(),
+        with_software(Software(f"image:{sheets.IMAGE}", {"vllm": "0.17.1", "torch": "2.9.1"}, None, sheets.IMAGE_ID)),
+    ),
     "no SGLang in the image": (
         sglang(image=sheets.IMAGE),
         with_software(Software(f"image:{sheets.IMAGE}", {"vllm": "0.17.1", "torch": "2.9.1"}, None, sheets.IMAGE_ID)),

@@ -176,6 +176,28 @@ def test_a_replaced_host_key_stops_the_node_until_an_admin_pins_it(product: Prod
 
 
 @full
+def test_serve_alone_ray_alone_and_the_container_have_three_names(product: Product) -> None:
+    """Each killed in the middle of a load; the second try that starts by itself is the next one's."""
+    ends, name = product.deployment("ends", container="ends"), "ends-r0"
+    serve, ray = ("pkill", "-KILL", "-f", "vllm serve"), ("pkill", "-KILL", "-x", "gcs_server")
+
+    def killed(run: int, *command: str) -> Json:
+        """The run at its end, without a second try of it."""
+        waited(lambda: "serve.engine" in (text := product.text(run)) and "Initializing a V1" in text, 300)
+        product.nodes.inside(HEAD, "docker", *command)
+        waited(lambda: product.ask(f"runs/{run}")["ended_at"], 120, lambda: product.text(run)[-3000:])
+        return dict(product.ask(f"runs/{run}"))
+
+    first = killed(product.begin(ends), "exec", name, *serve)
+    assert first["reason"] == "exited" and "Serve ended with 137" in first["evidence"], first["evidence"]
+    second = killed(first["second_try"], "exec", name, *ray)
+    assert second["reason"] == "ray_ended" and f"Ray in {name} on {HEAD} ended with" in second["evidence"], second
+    third = killed(product.begin(ends, "relaunch"), "kill", name)
+    assert third["reason"] == "container_killed" and "exit code 137" in third["evidence"], third
+    assert product.state(ends)["reason"] == "container_killed"
+
+
+@full
 def test_ready_but_broken_is_never_serving(product: Product) -> None:
     """Pipeline parallel on this engine: /health says 200 and the first completion kills it."""
     arguments = [*ARGUMENTS, "--pipeline-parallel-size", "2"]

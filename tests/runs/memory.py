@@ -29,6 +29,7 @@ class MemoryJournal:
         self.asked_at: float | None = None
         self.curves: dict[str, list[sampling.Point]] = {}
         self.kernel: list[Mapping[str, Any]] = []
+        self.outcomes: dict[str, Any] = {}
 
     def cancel(self) -> None:
         self.asked_at = time.monotonic()
@@ -86,7 +87,8 @@ class MemoryJournal:
     def not_reached(self, node: str, *, reason: str, evidence: str, hop: str) -> None:
         self.unreachable.append((node, reason))
 
-    def outcome(self, **values: Any) -> None: ...
+    def outcome(self, **values: Any) -> None:
+        self.outcomes |= values
 
     def sampled(self, points: sampling.Curves, kernel: Sequence[Mapping[str, Any]]) -> None:
         self.curves = sampling.grown(self.curves, points)

@@ -264,13 +264,13 @@ def test_who_takes_a_run_over_at_its_very_end_gives_back_what_the_other_held() -
         heir.close()
 
 
-def ray_head() -> Plan:
-    """What follows a Ray head of one node, from its own planner: the container's log, whose exit code is the container's own,
+def ray_head(asks: str = "ready") -> Plan:
+    """What is asked of, and what follows a Ray head of one node, from its own planner: the container's log, whose exit code is the container's own,
     and `vllm serve` by `docker exec`."""
     spec = qwen35(nodes=("spark-1a32",), tensor_parallel=1, gpu_memory_utilization=0.5)
     made = launch(spec, pair(busy=False), given=GIVEN)
-    kept = [step for stage in made.stages for step in stage.steps if step.kind in ("serve", "ready")]
-    kept = [replace(step, every_s=0.05) if step.kind == "ready" else step for step in kept]
+    kept = [step for stage in made.stages for step in stage.steps if step.kind in ("serve", asks)]
+    kept = [replace(step, every_s=0.05) if step.kind == asks else step for step in kept]
     return replace(made, stages=(Stage("Serve", "loading", tuple(kept)),), spec={**made.spec, "on_rank_lost": "report"})
 
 
@@ -291,10 +291,17 @@ def ray_head() -> Plan:
     ],
     ids=["serve alone", "Ray alone", "the container"],
 )
+@pytest.mark.parametrize("asks", ["ready", "smoke"])
 def test_the_three_ends_of_a_ray_head_have_three_names(
-    monkeypatch: pytest.MonkeyPatch, ends: dict[str, int], reason: str, words: str
+    monkeypatch: pytest.MonkeyPatch, asks: str, ends: dict[str, int], reason: str, words: str
 ) -> None:
+    """During the load, and while the first completion is asked for: no answer is not a wrong answer then."""
     codes: dict[str, int] = {}
+    ended = threading.Event()
+
+    def ask(*_: object) -> HttpFailed:
+        ended.wait(20)
+        return HttpFailed("refused", "nothing listens")
 
     def look(node: MemoryNode, asked: Sequence[tuple[str, int]], *, limit: int = 0) -> list[JobLook]:
         return [
@@ -303,10 +310,11 @@ def test_the_three_ends_of_a_ray_head_have_three_names(
         ]
 
     monkeypatch.setattr(MemoryNode, "look", look)
-    monkeypatch.setattr(Executor, "_ask", lambda *_: HttpFailed("refused", "nothing listens"))
-    with working(0, plan=ray_head()) as made:
+    monkeypatch.setattr(Executor, "_ask", ask)
+    with working(0, plan=ray_head(asks)) as made:
         made.until(lambda: all(made.journal.job_id(key) for key in ends))
         codes.update({made.journal.job_id(key): code for key, code in ends.items()})
+        ended.set()
         assert made.over.wait(20)
         assert made.journal.ends[0][:2] == ("failed", reason), made.journal.ends
         assert words in made.journal.ends[0][2]

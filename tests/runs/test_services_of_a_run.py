@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
+from apps.deployments import services as deployments
 from apps.deployments.state import Attempt, compute
+from apps.inventory import services as inventory
 from apps.plan.step import Plan, Stage, Step
 from apps.remote.transport import HttpAnswer
-from apps.runs import phases
+from apps.runs import phases, queries, services, serving, settling
 from apps.runs.executor import Executor
+from apps.runs.models import Run
+from apps.runs.recorder import Recorder
+from tests.plan.sheets import pair
+from tests.plan.test_together import NODE, served, three
 from tests.runs.memory import MemoryDoors, MemoryJournal
+from tests.web import seed
+from tests.web.seed import EDITOR
 
 HOST = "http://127.0.0.1:8002"
 
@@ -74,3 +85,38 @@ def test_a_relaunch_of_one_service_that_ends_badly_leaves_the_others_serving(sta
     seen = {"state": "lost", "reason": "rebooted", "evidence": "rebooted"}
     assert compute(attempt, seen).state == "lost", "what the watch saw since then counts"
     assert compute(Attempt("relaunch", state, None, "oom_gpu"), {}).state in ("failed", "stopped")
+
+
+@pytest.mark.django_db
+def test_what_came_up_and_is_left_is_watched_and_the_second_try_starts_the_missing_one_alone() -> None:
+    node = seed.node(NODE, "10.1.230.180", sheet=pair(busy=False)[NODE])
+    body = {name: value for name, value in three().to_json().items() if name not in ("name", "nodes", "on_rank_lost")}
+    deployment = deployments.create(EDITOR, name="glm", body=body, nodes=[NODE], on_rank_lost="report")
+    plan = services.preview(EDITOR, deployment)
+    run = services.start(EDITOR, deployment, story="launch", digest=plan.digest, reason="a test")
+    Run.objects.filter(pk=run.pk).update(
+        state="running", lease_token="t", lease_until=timezone.now() + timedelta(hours=1)
+    )
+    run.refresh_from_db()
+
+    labels = {"sparkweb.deployment": str(deployment.pk), "sparkweb.revision": "1"}
+    left = served("reranker")[NODE]
+    ours = tuple(replace(one, labels={**one.labels, **labels}) for one in left.containers or ())
+    inventory.store_sheet(node, replace(left, containers=ours, taken_at=time.time()))
+    recorder = Recorder(run, "t")
+    recorder.outcome(left=["", "embeddings"])
+    evidence = "reranker: no answer. chat and embeddings had come up and are left alone."
+    recorder.end("failed", reason="smoke_failed", evidence=evidence)
+
+    run.refresh_from_db()
+    assert (run.state, run.evidence, run in serving.serving()) == ("failed", evidence, False), "nothing printed yet"
+    assert {rank.service for rank in deployment.ranks.all()} == {"", "embeddings", "reranker"}
+    again = run.second_try
+    assert again.plan["kept"] == ["", "embeddings"]
+    assert {
+        step["service"] for stage in again.plan["stages"] for step in stage["steps"] if step["kind"] == "serve"
+    } == {"reranker"}
+    settling.finish(again, "failed", reason="smoke_failed", evidence="reranker: no answer.")
+    deployment.refresh_from_db()
+    assert (deployment.state, deployment.reason) == ("degraded", "smoke_failed")
+    assert [row["state"] for row in queries.service_states(deployment)] == ["serving", "serving", "lost"]

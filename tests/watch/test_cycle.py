@@ -181,7 +181,7 @@ def test_while_the_brake_holds_no_robot_acts(doors: Doors, monkeypatch: pytest.M
     made = seed()
     Node.objects.update(unreachable_since=None, last_seen_at="2026-11-30T10:00:00Z")
     considered: list[int] = []
-    monkeypatch.setattr(looking, "consider", considered.append)
+    monkeypatch.setattr(looking.relaunching, "consider", considered.append)
     monkeypatch.setattr(braking, "LEAST", 1)
     rank, other = made.serving.ranks.select_related("node")[:2]
     Run.objects.filter(deployment=made.serving, state="running").delete()

@@ -101,6 +101,21 @@ def test_a_killed_worker_takes_the_engine_along_but_not_the_heads_container():
     )
 
 
+def test_all_gone_says_of_each_how_it_ended():
+    """Without Ray on the head the worker's Ray ends too, and the look often comes after both."""
+    ranks = (replace(RANKS[0], job_id="abc-9"), RANKS[1])
+    ended = {
+        "spark-1a32": Container(name="vllm-qwen35-r0", state="exited", exit_code=1),
+        "spark-5be3": Container(name="vllm-qwen35-r1", state="exited", exit_code=137),
+    }
+    judged = judge(ranks, {name: replace(OURS[name], containers=(one,)) for name, one in ended.items()})
+    assert (judged.state, judged.reason) == ("lost", "vanished")
+    assert judged.evidence == (
+        "vllm-qwen35-r0 on spark-1a32 and vllm-qwen35-r1 on spark-5be3 gone without a reboot. How they ended: "
+        "Ray in vllm-qwen35-r0 ended with exit code 1; vllm-qwen35-r1 was stopped or killed from outside, exit code 137."
+    )
+
+
 @pytest.mark.parametrize(("state", "reason"), [("running", None), ("exited", "vanished")])
 def test_a_plain_process(state, reason):
     seen = {"box": NodeSeen("box", 1.0, boot_id="b", containers=(), job_states={"abc-1": state})}

@@ -86,3 +86,9 @@ def test_a_run_shows_its_memory_and_what_the_kernel_said(
     text = signed_in("viewer").get(seeded.loading.get_absolute_url()).content.decode()
     assert "40.0 → 5.0 GiB" in text and "a load is stopped below 2.0 GiB" in text and "curve-floor" in text
     assert "NVRM: &lt;79&gt;" in text and "Xid 79" in text
+
+
+def test_a_plan_shows_who_holds_what(signed_in: Callable[[str], Client], seeded: seed.Seeded) -> None:
+    page = signed_in("editor").get(f"/deployments/{seeded.draft.pk}/plan", {"story": "launch"}).content.decode()
+    assert "Who holds what" in page and "Comes back by" in page
+    assert "systemd at each boot (enabled); it starts its containers again while it runs" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 from apps.lab import scene
 from apps.lab.call import Call, tool
 from apps.lab.tools import setup
+from apps.lab.world import Container, Process
 
 
 @tool("hostname", inside=True)
@@ -256,6 +258,8 @@ def processes(call: Call) -> list[dict[str, Any]]:
             continue
         fields = raw.rsplit(")", 1)[1].split()
         ours = node.processes.get(pid)
+        if call.container is not None and not _inside(call.container, ours, host_pid):
+            continue
         if (args.startswith(("/run/lab/host", "/usr/bin/perl")) and "standin" in args) or "/usr/lib-lab/" in args.split(
             " "
         )[0]:
@@ -289,6 +293,15 @@ def processes(call: Call) -> list[dict[str, Any]]:
         if "ppid_real" in entry:
             entry["ppid"] = hosts.get(entry["ppid_real"], 1)
     return sorted(found, key=lambda entry: entry["pid"])
+
+
+def _inside(container: Container, ours: Process | None, host_pid: int) -> bool:
+    """A container sees its own processes only."""
+    if ours is not None:
+        return ours.container == container.name
+    with contextlib.suppress(OSError):
+        return f"LAB_CONTAINER={container.id}".encode() in Path(f"/proc/{host_pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def column(entry: dict[str, Any], name: str, node_now: float) -> str:

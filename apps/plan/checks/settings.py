@@ -104,8 +104,7 @@ def _heads(spec: Spec, config: Mapping[str, Any] | None) -> Iterator[Problem]:
         return
     refuses = f"{TITLES[spec.engine]} refuses to start."
     if heads % size:
-        fitting = [one for one in range(1, heads + 1) if heads % one == 0 and _kv_fits(kv_heads, one)]
-        lower = max((one for one in fitting if one < size), default=1)
+        lower = max((one for one in range(1, size) if heads % one == 0 and _kv_fits(kv_heads, one)), default=1)
         yield Problem(
             "tp_indivisible",
             "stop",

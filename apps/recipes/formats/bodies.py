@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from apps.plan.spec import FieldError, Spec, validate
+from apps.plan.spec import MOST_NODES, FieldError, Spec, validate
 
 ELSEWHERE = ("name", "nodes", "on_rank_lost")  # of the deployment, not of its recipe
 FIELDS = tuple(one.name for one in fields(Spec) if one.name not in ELSEWHERE)
@@ -15,7 +15,6 @@ DEFAULTS: dict[str, Any] = {
     for one in fields(Spec)
     if one.default is not MISSING
 }
-MOST_NODES = 64
 
 
 def spec_of(body: Mapping[str, Any], world_size: int) -> Spec:

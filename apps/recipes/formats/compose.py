@@ -14,6 +14,7 @@ from apps.recipes.formats.command_text import Word
 from apps.recipes.formats.docker_run import Mount, port_of
 from apps.recipes.formats.imported import MAIN, Draft, Unreadable
 from apps.recipes.formats.reading import Fields
+from apps.recipes.formats.screening import is_masked
 from apps.recipes.formats.started import Container, Inside
 from apps.recipes.formats.writing import Unwritable
 from apps.recipes.formats.yaml_text import Document, dump
@@ -167,7 +168,7 @@ def _words(service: Fields, key: str) -> list[Word] | None:
     if isinstance(value, list):
         made = []
         for place, one in enumerate(value):
-            if isinstance(one, list | dict):
+            if isinstance(one, list | dict) and not is_masked(one):
                 raise Unreadable(
                     f"{service.at(key)[:100]} must be a list of words",
                     "Put a word with braces between quotes.",
@@ -178,7 +179,8 @@ def _words(service: Fields, key: str) -> list[Word] | None:
             made.append(Word(text, service.line(f"{key}[{place}]"), bool(missing)))
         return made
     text, _ = filled(service.text(key))
-    commands = command_text.split(re.sub(r"\n(?=\S)", " ", text.strip()), first_line=service.line(key))
+    one_line = re.sub(r"\n(?=\S)", " ", re.sub(r"\\[ \t]*\n", " ", text.strip()))
+    commands = command_text.split(one_line, first_line=service.line(key))
     if len(commands) > 1:
         return [Word("sh", service.line(key)), Word("-c", service.line(key)), Word(text, service.line(key))]
     return list(commands[0].words) if commands else None

@@ -15,12 +15,13 @@ from apps.recipes.formats.imported import MAIN, Draft, Unreadable
 # fmt: off
 SWITCHES = frozenset(
     [
-        "-d", "--detach", "-i", "--interactive", "-t", "--tty", "-it", "-ti", "-id", "-di", "-dit", "-itd", "-dti",
+        "-d", "--detach", "-i", "--interactive", "-t", "--tty",
         "--rm", "--init", "--privileged", "--no-healthcheck", "--oom-kill-disable", "-P", "--publish-all", "-q",
         "--quiet", "--read-only", "--sig-proxy", "--disable-content-trust", "--use-api-socket",
     ]
 )
 # fmt: on
+LETTERS = "ditPq"  # short ones of these; several may stand in one word, the last with a value
 # What sparkweb decides by itself for every container, and what has no meaning for an engine that it starts.
 # fmt: off
 OURS = frozenset(
@@ -69,6 +70,11 @@ GUARDED = {
     "--sysctl": "security",
     "--env-file": "path",
 }
+# Images whose own program is none of the engines that are known here.
+OTHER_SERVERS = re.compile(
+    r"ollama|text-embeddings-inference|text-generation-inference|/nim/|triton|tensorrt|trtllm|lmdeploy|localai|infinity|tabby|"
+    r"xinference|aphrodite|koboldcpp|litellm|open-?webui"
+)
 SAFE_IPC = ("", "none", "private", "shareable")
 CACHE = re.compile(r"(?:~|\$HOME|\$\{HOME\}|/root|/home/[A-Za-z0-9._-]+)/\.cache/huggingface/?")
 CACHE_INSIDE = "/root/.cache/huggingface"
@@ -121,17 +127,21 @@ def read(text: str) -> Draft:
     return draft
 
 
+GLOBAL = ("-H", "--host", "-c", "--context", "--config", "-l", "--log-level")  # docker's own options that take a value
+
+
 def words_after_run(one: Simple) -> list[Word] | None:
     """What stands behind `docker run` (or podman, or `docker container run`); None for another command."""
-    words = list(one.words)
-    while words and (words[0].text in ("sudo", "exec", "nohup", "time") or re.fullmatch(r"[A-Z_]+=.*", words[0].text)):
-        words.pop(0)
+    words = vllm_serve.unwrapped(one.words)[0]
     if not words or words[0].text.rpartition("/")[2] not in ("docker", "podman", "nvidia-docker"):
         return None
-    rest = [word.text for word in words[1:3]]
-    if rest[:1] == ["run"]:
-        return words[2:]
-    return words[3:] if rest == ["container", "run"] else None
+    rest = words[1:]
+    while rest and rest[0].text.startswith("-"):
+        rest = rest[2:] if rest[0].text in GLOBAL else rest[1:]
+    texts = [word.text for word in rest[:2]]
+    if texts[:1] == ["run"]:
+        return rest[1:]
+    return rest[2:] if texts == ["container", "run"] else None
 
 
 def parse(words: Sequence[Word]) -> tuple[list[Option], list[Word]]:
@@ -155,9 +165,11 @@ def _one(words: Sequence[Word], at: int) -> tuple[str, str, int]:
     """(long name, value, how many further words it took) of the option in front of `at`."""
     text = words[at - 1].text
     name, mark, value = text.partition("=")
-    if not text.startswith("--") and len(name) > 2 and text not in SWITCHES:
-        name, mark, value = text[:2], "=", text[2:].removeprefix("=")  # -v/a:/b and -p8000:8000
-    long = "--interactive" if re.fullmatch(r"-[dit]{2,3}", name) else SHORT.get(name, name)
+    if not text.startswith("--") and text not in SWITCHES:
+        letters = text[1:].lstrip(LETTERS)  # -itv/a:/b, -de A=b, -p8000:8000
+        name = f"-{letters[:1]}" if letters else "-i"
+        mark, value = ("=", letters[1:].removeprefix("=")) if len(letters) > 1 else ("", "")
+    long = SHORT.get(name, name)
     if mark or name in SWITCHES:
         return long, value, 0
     if at >= len(words):
@@ -289,6 +301,13 @@ def take_command(
     """The container's command, behind the image's own program where it is only options. Raises Unreadable when there is
     none."""
     words = [*entry, *command]
+    if OTHER_SERVERS.search(image) and (not words or words[0].text.startswith("-")):
+        raise Unreadable(
+            f"the image {image[:80]} starts a server of its own, whose command is not in the text",
+            "Write the program before its options, as the image's documentation names it; it becomes a recipe of a command.",
+            line=line,
+            field="image",
+        )
     if not words or words[0].text.startswith("-") or (not entry and _bare_model(words, image)):
         words = [Word(one, line) for one in program_of(image)] + words
     commands = [Simple(tuple(words), line)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from apps.diagnosis.masking import MASK, mask_text
 
 LARGEST_TEXT = 1 << 20  # bytes of a recipe's text
 MAIN = -1  # place of the main service; 0, 1, … are those of `services`
+NOWHERE = -2  # place of what was held for a service that is not in the body any more
 
 # What a held item is, and what it would mean to do as it says.
 KINDS = {
@@ -30,6 +31,7 @@ KINDS = {
     "path": "A folder of the node, chosen by the recipe.",
     "option": "A further option for docker, whose effect nobody here has judged.",
     "trust": "Runs Python code that comes with the model, or from a module that is named here.",
+    "reach": "Opens files to whoever asks the API, takes options from a file that nobody here has seen, or sends data elsewhere.",
     "node": "A value that differs from node to node. sparkweb takes it from each node's own facts; this would overrule that.",
     "environment": "A variable that makes programs load code, or send data, somewhere else.",
 }
@@ -144,6 +146,7 @@ class Draft:
             self._secrets.append((value, line))
 
     def finish(self) -> Imported:
+        self._drop_what_hides_one()
         secrets = [value.encode("utf-8", "surrogatepass") for value, _ in self._secrets]
 
         def masked(value: Any) -> Any:
@@ -168,13 +171,35 @@ class Draft:
             self.family,
             masked(self.name)[:120],
             masked(self.description)[:4000],
-            masked(self.body),
+            self._masked_body(self.body, masked),
             self.world_size,
             masked(self.extra),
             held,
             notes,
             mask_text(self._short_secrets_out(), secrets),
             dict(self.lines),
+        )
+
+    def _masked_body(self, body: Mapping[str, Any], masked: Callable[[Any], Any]) -> dict[str, Any]:
+        """A field that is one value keeps what is somebody's secret too: `--api-key vllm` does not change the engine."""
+        values = {value for value, _ in self._secrets}
+        made: dict[str, Any] = {}
+        for name, value in body.items():
+            if name == "services":
+                made[name] = [self._masked_body(one, masked) for one in value]
+            else:
+                made[name] = mask_text(value) if isinstance(value, str) and value in values else masked(value)
+        return made
+
+    def _drop_what_hides_one(self) -> None:
+        """A secret that stands in the text in another way (quoted in pieces, escaped, over several lines) can't be masked there."""
+        if all(value in self.text for value, _ in self._secrets):
+            return
+        self.text = ""
+        self.note(
+            "text",
+            "The text was not kept: a secret stands in it in a way that can't be masked.",
+            "Keep it elsewhere, or write the secret in one piece and import it again.",
         )
 
     def _plainly(self, text: str) -> str:

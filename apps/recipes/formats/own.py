@@ -7,9 +7,11 @@ import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from apps.plan.spec import MOST_NODES
 from apps.recipes.formats import bodies
 from apps.recipes.formats.imported import Draft, Unreadable, taken
 from apps.recipes.formats.reading import Fields
+from apps.recipes.formats.screening import is_masked
 from apps.recipes.formats.yaml_text import Document, dump
 
 KEYS = ("sparkweb", "name", "description", "nodes", "spec")
@@ -41,9 +43,9 @@ def read(document: Document, text: str) -> Draft:
 
 def nodes_of(fields: Fields, key: str) -> int:
     value = fields.value.get(key, 1)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= bodies.MOST_NODES:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_NODES:
         raise Unreadable(
-            f"{fields.at(key)} must be a number from 1 to {bodies.MOST_NODES}",
+            f"{fields.at(key)} must be a number from 1 to {MOST_NODES}",
             "Write how many nodes it wants.",
             line=fields.line(key),
             field=fields.at(key),
@@ -93,6 +95,8 @@ def _services(fields: Fields) -> list[dict[str, Any]]:
 
 
 def _word(fields: Fields, path: str, value: Any) -> str:
+    if is_masked(value):
+        return fields.as_text(value)
     if isinstance(value, list | dict) or value is None:
         raise Unreadable(
             f"{fields.at(path)} must be one word",

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from apps.recipes.formats import compose, docker_run, eugr, own, screening, sparkrun, vllm_serve, yaml_text
+from apps.recipes.formats import (
+    command_text,
+    compose,
+    concealing,
+    docker_run,
+    eugr,
+    own,
+    screening,
+    sparkrun,
+    vllm_serve,
+    yaml_text,
+)
 from apps.recipes.formats.imported import LARGEST_TEXT, Draft, Imported, Unreadable
 from apps.recipes.formats.yaml_text import Document
 
@@ -29,20 +41,22 @@ UNREADABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 def read(text: str, *, family: str = "") -> Imported:
     """Raises Unreadable: too large, of no known format, or wrong at some line. Never runs, fetches or opens anything."""
-    text = checked(text)
+    text = unfenced(checked(text))
     chosen = family or recognised(text)
     if chosen not in FAMILIES:
         raise Unreadable(f"{chosen[:40]!r} is no format", f"Choose one of {', '.join(FAMILIES)}.", field="family")
+    document: Document | None = None
     if chosen == "docker run":
-        draft = docker_run.read(text)
+        draft = docker_run.read(typed(text))
     elif chosen == "command":
-        draft = vllm_serve.read(text)
+        draft = vllm_serve.read(typed(text))
     else:
         document = mapping(text)
         draft = READERS[chosen](document, text)
         if chosen in CARRIED:
             own.take_carried(draft, document, CARRIED[chosen])
     screening.screen(draft)
+    concealing.conceal(draft, document)
     return draft.finish()
 
 
@@ -62,13 +76,44 @@ def checked(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def unfenced(text: str) -> str:
+    """Without the ``` around a block that was copied out of a page; lines keep their numbers."""
+    if not text.lstrip().startswith("```"):
+        return text
+    return re.sub(r"(?m)^[ \t]*```.*$", "", text)
+
+
+def typed(text: str) -> str:
+    """A command as a POSIX shell takes it: what goes on in the next line may end with ^ (cmd) or ` (PowerShell), and pages are
+    copied with spaces that are none."""
+    return re.sub(r"(?m)(?<=[ \t])[`^][ \t]*$", r"\\", text.replace("\u00a0", " "))
+
+
 def recognised(text: str) -> str:
     """The family. Raises Unreadable where none fits."""
     if _DOCKER.search(text) and not re.search(r"(?m)^(?:services|command|container|spec)[ \t]*:", text):
         return "docker run"
     if _COMMAND.search(text) and not re.search(r"(?m)^[A-Za-z_]+[ \t]*:(?:[ \t]|$)", text):
         return "command"
-    value = mapping(text).value
+    try:
+        found = _of_yaml(mapping(text).value)
+    except Unreadable:
+        found = _of_commands(text)
+        if not found:
+            raise
+    found = found or _of_commands(text)
+    if found:
+        return found
+    raise Unreadable(
+        "no known format was recognised",
+        "Known are recipes of eugr (recipe_version 1: container, command) and sparkrun (recipe_version 2: model, runtime), "
+        "a compose file, a docker run line, the line that starts vllm, sglang or llama-server, and sparkweb's own.",
+        line=1,
+        field="text",
+    )
+
+
+def _of_yaml(value: dict[str, Any]) -> str:
     if "spec" in value and ("sparkweb" in value or "recipe_version" not in value):
         return "sparkweb"
     if isinstance(value.get("services"), dict):
@@ -78,15 +123,19 @@ def recognised(text: str) -> str:
         return "sparkrun"
     if "command" in value and "container" in value and version[:1] in ("", "1"):
         return "eugr"
-    if "model" in value and ("defaults" in value or "command" in value):
-        return "sparkrun"
-    raise Unreadable(
-        "no known format was recognised",
-        "Known are recipes of eugr (recipe_version 1: container, command) and sparkrun (recipe_version 2: model, runtime), "
-        "a compose file, a docker run line, the line that starts vllm, sglang or llama-server, and sparkweb's own.",
-        line=1,
-        field="text",
-    )
+    return "sparkrun" if "model" in value and ("defaults" in value or "command" in value) else ""
+
+
+def _of_commands(text: str) -> str:
+    """Of a script whose first words tell nothing: `cd models && sudo docker run …`."""
+    try:
+        commands = command_text.split(typed(text))
+    except Unreadable:
+        return ""
+    if any(docker_run.words_after_run(one) is not None for one in commands):
+        return "docker run"
+    found, _, _ = vllm_serve.find(commands)
+    return "command" if found is not None else ""
 
 
 def mapping(text: str) -> Document:

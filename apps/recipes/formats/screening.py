@@ -7,32 +7,54 @@ import re
 from typing import Any
 
 from apps.diagnosis.masking import MASK, mask_text
+from apps.diagnosis.open_secrets import given_away, in_line, in_words, is_telling, is_value, takes_secret
 from apps.plan.options import canonical, group
 from apps.recipes.formats.imported import MAIN, Draft
-from apps.recipes.formats.vllm_serve import KEYS, SECRET_OPTIONS, add_secret
+from apps.recipes.formats.vllm_serve import KEYS, SECRET_OPTIONS, add_secret, is_key
 
-# Options that make an engine run code which is not its own, or open files of the node to whoever asks its API.
+# Options that make an engine run code which is not its own.
 # fmt: off
 CODE_OPTIONS = frozenset(
     [
         "--trust-remote-code", "--middleware", "--tool-parser-plugin", "--reasoning-parser-plugin", "--worker-cls",
-        "--worker-extension-cls", "--scheduler-cls", "--logits-processors", "--allowed-local-media-path",
-        "--enable-custom-logit-processor", "--custom-weight-loader", "--io-processor-plugin", "--forward-hooks",
-        "--plugin-path", "--tools", "--enable-prompt-embeds", "--runner-cls", "--slot-save-path", "--path",
+        "--worker-extension-cls", "--scheduler-cls", "--logits-processors", "--enable-custom-logit-processor",
+        "--custom-weight-loader", "--io-processor-plugin", "--forward-hooks", "--plugin-path", "--tools", "--tool-server",
+        "--runner-cls",
+    ]
+)
+# Options that open files to whoever asks its API, take further options from a file that nobody here has seen, or send data
+# to another machine.
+REACH_OPTIONS = frozenset(
+    [
+        "--allowed-local-media-path", "--media-path", "--slot-save-path", "--path", "--enable-prompt-embeds", "--config",
+        "--models-preset", "--webui-mcp-proxy", "--otlp-traces-endpoint", "--rpc",
     ]
 )
 # fmt: on
+WHOLE = (
+    "--runner",
+    "--model",
+    "--webui",
+)  # options of engines that are the beginning of one above, and mean something else
 _MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
-# Variables that make a program load code or trust another place.
+# Members of an option's JSON that name code: kv_connector_module_path, worker_cls, inductor_passes, auto_map.
+_CODE_MEMBER = re.compile(r"(?i)module(?!s_to)|_cls$|class_name|plugin|trust_remote_code|auto_map|_passes$|_hooks?$")
+_BACKEND = re.compile(r"(?i)(?:.*_)?backend")  # a compiler's: a module's dotted name is imported
+# Variables that make a program load code, take options from elsewhere, or trust another place.
 CODE_VARIABLES = re.compile(
     r"LD_.*|DYLD_.*|PYTHON.*|BASH_ENV|ENV|PATH|SHELL|IFS|PERL5.*|RUBY.*|NODE_OPTIONS|GIT_.*|JAVA_TOOL_OPTIONS|.*_PRELOAD|"
+    r"GLIBC_TUNABLES|GCONV_PATH|LOCPATH|HOSTALIASES|LIBRARY_PATH|.*_LIBRAR(?:Y|IES)(?:_PATH)?|.*_SO_PATH|.*_MODULES?(?:_(?:DIR|PATH|CACHE))?|"
+    r"OMPI_.*|PMIX_.*|PRTE_.*|OMP_TOOL.*|CUDA_HOME|CUDA_PATH|TRITON_(?:PTXAS|LIBCUDA|CUOBJDUMP|NVDISASM|LIBDEVICE).*_PATH|"
+    r".*_CONFIG_PATH|RAY_ADDRESS|.*_(?:URL|URI|ENDPOINT|REPOSITORY|MIRROR)|"
     r"VLLM_PLUGINS|VLLM_USE_MODELSCOPE|VLLM_ALLOW_INSECURE_SERIALIZATION|VLLM_ALLOW_RUNTIME_LORA_UPDATING|"
-    r"VLLM_SERVER_DEV_MODE|VLLM_WORKER_.*CLS|VLLM_MODEL_REDIRECT_PATH|.*TRUST_REMOTE_CODE|HF_ENDPOINT|HF_HUB_ENDPOINT|"
-    r"SGLANG_.*(?:PLUGIN|EXTERNAL|CUSTOM).*|.*_PROXY|CUDA_INJECTION.*|NCCL_.*PLUGIN.*|NCCL_CONF_FILE|RAY_.*HOOK.*|"
-    r"RAY_JOB_CONFIG.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|TRITON_.*PLUGIN.*|TORCH_EXTENSIONS_DIR|"
+    r"VLLM_SERVER_DEV_MODE|VLLM_WORKER_.*CLS|VLLM_MODEL_REDIRECT_PATH|.*TRUST_REMOTE_CODE|"
+    r"SGLANG_.*(?:PLUGIN|EXTERNAL|CUSTOM).*|.*_PROXY|CUDA_INJECTION.*|.*_PLUGINS?(?:_.*)?|NCCL_CONF_FILE|RAY_.*HOOK.*|"
+    r"RAY_JOB_CONFIG.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|TORCH_EXTENSIONS_DIR|"
     r"TORCHINDUCTOR_.*_DIR|UV_.*|PIP_.*|CC|CXX|NVCC_.*",
     re.IGNORECASE,
 )
+_AS_OPTION = re.compile(r"LLAMA_ARG_(?P<name>[A-Z0-9_]+)")  # llama-server takes its options from the environment too
+_OPTION_NAMES = {"--static-path": "--path", "--mcp-proxy": "--webui-mcp-proxy"}
 # Variables whose value is another on every node: sparkweb takes them from each node's own facts.
 # fmt: off
 PER_NODE = frozenset(
@@ -108,7 +130,7 @@ def _variable(
     if not _VARIABLE.fullmatch(name) or name.startswith("SPARKWEB_"):
         draft.keep(kept, value)
         draft.note(where, f"{name[:60]!r} is no variable's name that can be set; it was left out.", line=line)
-    elif SECRET.fullmatch(name) or (value and _looks_secret(value)):
+    elif _is_secret(name, value) or (value and _looks_secret(value)):
         if value and not expands:
             draft.hide(value, line)
         add_secret(draft, body, name, path=where, line=line)
@@ -116,7 +138,7 @@ def _variable(
         draft.keep(kept, value)
         said = f"{name} takes its value from whoever starts it; here nobody does."
         draft.note(where, said, "Add it to the environment with its value.", line=line)
-    elif name in PER_NODE or CODE_VARIABLES.fullmatch(name):
+    elif name in PER_NODE or CODE_VARIABLES.fullmatch(name) or _is_option(name):
         kind = "node" if name in PER_NODE else "environment"
         at = len(body["environment"]) + _held_before(draft, "environment", place)
         takes = {"environment": [[name, value]]}
@@ -130,13 +152,26 @@ def _variable(
         body["environment"].append([name, value])
 
 
+def _is_option(variable: str) -> bool:
+    """Whether a variable stands for an option that would wait by itself."""
+    found = _AS_OPTION.fullmatch(variable)
+    if not found:
+        return False
+    option = "--" + found["name"].lower().replace("_", "-")
+    return waits(_OPTION_NAMES.get(option, option), []) is not None
+
+
 def _held_before(draft: Draft, name: str, place: int) -> int:
     """How many entries of this list are held already: where the next one will stand when all are taken."""
     return sum(len(one.takes.get(name, ())) for one in draft.held if one.place == place)
 
 
+def _is_secret(name: str, value: str | None) -> bool:
+    return bool(SECRET.fullmatch(name)) or (is_telling(name) and (value is None or is_value(value)))
+
+
 def _looks_secret(value: str) -> bool:
-    return MASK.decode() in value or mask_text(value) != value
+    return MASK.decode() in value or mask_text(value) != value or next(in_line(value), None) is not None
 
 
 # The engine's words
@@ -156,9 +191,11 @@ def _arguments(draft: Draft, body: dict[str, Any], place: int, path: str) -> Non
 def _option(draft: Draft, body: dict[str, Any], option: str, words: list[str], *, place: int, path: str) -> None:
     text = " ".join(words)
     line = draft.lines.get(option, 0)
-    if option == "--api-key" or option in SECRET_OPTIONS:
+    if is_key(option) or option in SECRET_OPTIONS:
         _named_secret(draft, body, option, words, path)
-    elif _looks_secret(text):
+    elif _looks_secret(text) or given_away(words) or (len(words) == 1 and takes_secret(words[0])):
+        for value in in_words(words):
+            draft.hide(value, line)
         draft.hide(words[-1].rpartition("=")[2] if len(words) == 1 else words[-1])
         draft.note(path, f"{option[:60]} holds what looks like a secret; it was left out.", line=line)
     elif any(not word or not word.isprintable() or len(word) > ARGUMENT_SIZE for word in words):
@@ -167,9 +204,9 @@ def _option(draft: Draft, body: dict[str, Any], option: str, words: list[str], *
     elif not option.startswith("-"):
         draft.keep(f"{path}.{option[:60]}", text[:2000])
         draft.note(path, f"{option[:60]!r} belongs to no option; it was left out.")
-    elif runs_code(option, words):
+    elif (kind := waits(option, words)) is not None:
         at = len(body["arguments"]) + _held_before(draft, "arguments", place)
-        draft.hold("trust", path, text, line=line, takes={"arguments": words}, place=place, at=at)
+        draft.hold(kind, path, text, line=line, takes={"arguments": words}, place=place, at=at)
     else:
         body["arguments"] += words
 
@@ -182,30 +219,42 @@ def _named_secret(draft: Draft, body: dict[str, Any], option: str, words: list[s
     add_secret(draft, body, variable, path=path)
 
 
-def runs_code(option: str, words: list[str]) -> bool:
-    """Whether an option (canonical) with its words makes the engine run code that is not its own, or read files for others."""
-    whole = option.partition(".")[0]
-    if whole in CODE_OPTIONS or any(len(option) > 9 and one.startswith(option) for one in CODE_OPTIONS):
-        return True  # argparse takes a beginning for the whole
-    value = words[0].partition("=")[2] or (words[1] if len(words) > 1 else "")
-    if option == "--distributed-executor-backend":
-        return bool(_MODULE.fullmatch(value))
-    return any(_names_module(word) for word in words)
+def waits(option: str, words: list[str]) -> str | None:
+    """Why an option (canonical) with its words waits for a decision: trust, where it makes the engine run code that is not its
+    own; reach, where it reads or sends what is not its own; None, where it does neither."""
+    whole, _, members = option.partition(".")
+    for kind, known in (("trust", CODE_OPTIONS), ("reach", REACH_OPTIONS)):
+        if whole in known or (whole not in WHOLE and len(whole) > 3 and any(one.startswith(whole) for one in known)):
+            return kind  # argparse takes a beginning for the whole
+    value = words[0].partition("=")[2] if words and "=" in words[0] else words[1] if len(words) > 1 else ""
+    if _names_code(members.rpartition(".")[2].replace("-", "_"), value):
+        return "trust"
+    if any(_CODE_MEMBER.search(one.replace("-", "_")) for one in members.split(".")):
+        return "trust"
+    if option == "--distributed-executor-backend" and _MODULE.fullmatch(value):
+        return "trust"
+    return "trust" if any(_holds_code(word) for word in words) else None
 
 
-def _names_module(word: str) -> bool:
-    """JSON with a member that names a module, class or plugin (kv_connector_module_path, worker_cls …), or trusts code."""
+def _names_code(member: str, value: Any) -> bool:
+    """Whether a member of an option's value names a module, class or plugin, or trusts code."""
+    backend = _BACKEND.fullmatch(member) and isinstance(value, str) and _MODULE.fullmatch(value)
+    return bool(_CODE_MEMBER.search(member) or backend)
+
+
+def _holds_code(word: str) -> bool:
+    """JSON with such a member, at any depth."""
     if "{" not in word:
         return False
     try:
         value = json.loads(word.partition("=")[2] if word.startswith("-") else word)
     except (ValueError, RecursionError):
-        return bool(re.search(r"(?i)module_path|trust_remote_code|_cls\b|plugin", word))
+        return bool(re.search(r"(?i)module_path|trust_remote_code|_cls\b|plugin|auto_map|_passes\b", word))
     waiting = [value]
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            if any(re.search(r"(?i)module|_cls$|plugin|trust_remote_code", str(key)) for key in item):
+            if any(_names_code(str(key), inner) for key, inner in item.items()):
                 return True
             waiting += item.values()
         elif isinstance(item, list):

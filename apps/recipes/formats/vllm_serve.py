@@ -22,7 +22,25 @@ _SUFFIXED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKmMgG])")
 _SCALE = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Names of folders that hold models and are nobody's name at a hub.
 SHELVES = ("models", "model", "weights", "data", "hub", "gguf", "llm", "llms", "checkpoints", "cache", "huggingface")
-LIMITED_PREFIXES = ("exec", "nohup", "time", "command")
+# Programs that only start another one: their options that take a value, and how many words of their own follow.
+WRAPPERS: dict[str, tuple[tuple[str, ...], int]] = {
+    "exec": (("-a",), 0),
+    "nohup": ((), 0),
+    "time": (("-f", "-o"), 0),
+    "command": ((), 0),
+    "sudo": (("-u", "-g", "--user", "--group"), 0),
+    "env": (("-u", "-C", "--unset", "--chdir"), 0),
+    "timeout": (("-k", "-s", "--kill-after", "--signal"), 1),
+    "nice": (("-n",), 0),
+    "ionice": (("-c", "-n"), 0),
+    "numactl": (("-N", "-m", "-C", "-i", "-p"), 0),
+    "taskset": ((), 1),
+    "chrt": ((), 1),
+    "setsid": ((), 0),
+    "stdbuf": (("-i", "-o", "-e"), 0),
+}
+UV_VALUES = ("--with", "--env-file", "--project", "--python", "-p", "--extra", "--group", "--directory", "--index-url")
+QUIET = ("exec", "nohup", "time", "command", "env")  # that change nothing which a person should know
 
 # Options of each engine that are fields of a Spec.
 FIELDS = {
@@ -78,7 +96,7 @@ PORTS = {"vllm": 8000, "sglang": 30000, "llamacpp": 8080}  # where each listens 
 HOSTS = {"vllm": "0.0.0.0", "sglang": "127.0.0.1", "llamacpp": "127.0.0.1"}  # noqa: S104 - what the engine itself does
 USUAL = {"vllm": ("vllm",), "sglang": ("python3", "python"), "llamacpp": ("llama-server",)}  # found by PATH
 KEYS = {"vllm": "VLLM_API_KEY", "sglang": "SGLANG_API_KEY", "llamacpp": "LLAMA_API_KEY"}
-SECRET_OPTIONS = {"--hf-token": "HF_TOKEN"}
+SECRET_OPTIONS = {"--hf-token": "HF_TOKEN", "-hft": "HF_TOKEN"}
 SWITCHES = ("--enforce-eager", "--enable-prefix-caching", "--enable-auto-tool-choice", "--enable-chunked-prefill")
 
 
@@ -92,6 +110,7 @@ class EngineLine:
     environment: tuple[Word, ...]  # NAME=value
     redirects: tuple[str, ...]
     line: int
+    wrappers: tuple[str, ...] = ()  # what stood before it and only starts it: sudo -E, numactl -N 0
 
 
 def find(commands: Sequence[Simple]) -> tuple[EngineLine | None, tuple[Word, ...], tuple[Simple, ...]]:
@@ -112,7 +131,7 @@ def find(commands: Sequence[Simple]) -> tuple[EngineLine | None, tuple[Word, ...
 
 def is_idle(one: Simple) -> bool:
     """Whether a command by itself does nothing: `true`, `:`, and the shell's own `set -eu`."""
-    return one.texts in (("true",), (":",)) or one.texts[:1] == ("set",)
+    return one.texts in (("true",), (":",)) or (one.texts[:1] == ("set",) and not any(w.expands for w in one.words))
 
 
 def _after_export(one: Simple) -> tuple[Word, ...]:
@@ -133,9 +152,8 @@ def _unwrapped(commands: Sequence[Simple], depth: int = 0) -> list[Simple]:
 
 def _shell_text(words: Sequence[Word]) -> Word | None:
     """The text that `sh -c` is given, or None for another command."""
+    words = unwrapped(words)[0]
     texts = [word.text for word in words]
-    while texts and texts[0] in LIMITED_PREFIXES:
-        texts, words = texts[1:], words[1:]
     if len(texts) < 3 or texts[0].rpartition("/")[2] not in ("sh", "bash", "dash", "zsh"):
         return None
     for place, text in enumerate(texts[1:-1], 1):
@@ -146,22 +164,41 @@ def _shell_text(words: Sequence[Word]) -> Word | None:
     return None
 
 
-def engine_line(one: Simple) -> EngineLine | None:
-    """What kind of engine a command starts; None for an empty one. Of an unknown program the engine is `command`."""
-    words, environment = list(one.words), []
-    while words:
-        if _ASSIGNED.fullmatch(words[0].text):
-            environment.append(words.pop(0))
-        elif words[0].text == "env" or words[0].text in LIMITED_PREFIXES:
-            words.pop(0)
-        elif [word.text for word in words[:2]] == ["uv", "run"]:
-            del words[:2]
+def unwrapped(words: Sequence[Word]) -> tuple[list[Word], list[Word], list[str]]:
+    """(the words from the program on, what was assigned before it, the programs that only start it)."""
+    rest, assigned, wrappers = list(words), [], []
+    while rest:
+        wrapper = WRAPPERS.get(rest[0].text.rpartition("/")[2])
+        if _ASSIGNED.fullmatch(rest[0].text):
+            assigned.append(rest.pop(0))
+        elif wrapper is not None:
+            taken = _wrapper(rest, *wrapper)
+            said, rest = " ".join(word.text for word in rest[:taken]), rest[taken:]
+            wrappers += [said] if said not in QUIET else []
+        elif [word.text for word in rest[:2]] == ["uv", "run"]:
+            rest = rest[1 + _wrapper(rest[1:], UV_VALUES, 0) :]
         else:
             break
+    return rest, assigned, wrappers
+
+
+def _wrapper(words: Sequence[Word], values: Sequence[str], own: int) -> int:
+    """How many words such a program takes for itself."""
+    at = 1
+    while at < len(words) and words[at].text.startswith("-") and words[at].text != "-":
+        at += 2 if words[at].text in values else 1
+        if words[at - 1].text == "--":
+            break
+    return min(at + own, len(words))
+
+
+def engine_line(one: Simple) -> EngineLine | None:
+    """What kind of engine a command starts; None for an empty one. Of an unknown program the engine is `command`."""
+    words, environment, wrappers = unwrapped(one.words)
     if not words:
         return None
     engine, program, rest = _program(words)
-    return EngineLine(engine, program, tuple(rest), tuple(environment), one.redirects, words[0].line)
+    return EngineLine(engine, program, tuple(rest), tuple(environment), one.redirects, words[0].line, tuple(wrappers))
 
 
 def _program(words: Sequence[Word]) -> tuple[str, str, Sequence[Word]]:
@@ -188,6 +225,8 @@ def take(draft: Draft, body: dict[str, Any], line: EngineLine, *, path: str, pla
     """Fill a service's body from the engine's words. `path`: where the command stands in the text."""
     body["engine"] = line.engine
     _redirected(draft, line, path, place)
+    for one in line.wrappers:
+        draft.note(path, f"{one[:80]} is left out: sparkweb starts the engine by itself.", line=line.line)
     if line.engine == "command":
         words = [line.program, *(word.text for word in line.words)]
         draft.hold("command", path, " ".join(words), line=line.line, takes={"arguments": words}, place=place)
@@ -198,7 +237,10 @@ def take(draft: Draft, body: dict[str, Any], line: EngineLine, *, path: str, pla
     words_, expanded = _literal(line.words)
     for option in expanded:
         shown = " ".join(word.text for word in option)
-        if option[0].text.partition("=")[0] in OURS[line.engine]:
+        name = option[0].text.partition("=")[0]
+        if is_key(name) or name in SECRET_OPTIONS:
+            add_secret(draft, body, SECRET_OPTIONS.get(name, KEYS[line.engine]), path=path, line=option[0].line)
+        elif name in OURS[line.engine]:
             draft.note(path, f"{shown[:80]} is left out: sparkweb sets it on each node.", line=option[0].line)
         else:
             draft.hold("shell", path, shown, line=option[0].line, place=place)
@@ -273,7 +315,7 @@ class _Options:
         values = [value] if mark else list(words[1:])
         line = self._lines.get(words[0], 0)
         field = FIELDS[self._engine].get(option)
-        if option in ("--api-key", *SECRET_OPTIONS):
+        if is_key(option) or option in SECRET_OPTIONS:
             self._secret(option, values, line)
         elif option in OURS[self._engine]:
             self._ours(option, values, line)
@@ -287,7 +329,9 @@ class _Options:
                 self._draft.note(
                     self._path, f"Of {name[:80]} the file {tag[:40]} is meant.", "Give the file's path.", line=line
                 )
-        elif field is None or not values:
+        elif field is not None and not values:
+            self._draft.note(self._path, f"{option} has no value and is left out.", line=line)
+        elif field is None:
             self._draft.lines.setdefault(option, line)
             self._kept += words
         elif field == "model":
@@ -362,6 +406,11 @@ def model_of_path(path: str) -> str:
     if last.endswith(".gguf") or not _HUB.fullmatch(both) or len(parts) < 3 or parts[-2].lower() in SHELVES:
         return re.sub(r"[^A-Za-z0-9._-]", "-", last.removesuffix(".gguf")).lstrip("._-")[:96]
     return both
+
+
+def is_key(option: str) -> bool:
+    """--api-key, or a beginning of it that no other option has: argparse takes that for the whole."""
+    return len(option) > 4 and "--api-key".startswith(option)
 
 
 def secret_name(variable: str) -> str:
