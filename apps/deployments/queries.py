@@ -11,7 +11,7 @@ from apps.deployments.models import Deployment
 from apps.facts.network import ipv4, management
 from apps.inventory import services as inventory
 from apps.inventory.models import Node
-from apps.plan.spec import Other, Spec
+from apps.plan.spec import Clear, Other, Spec
 from apps.shell import Command
 
 ANSWERS = (Deployment.State.SERVING, Deployment.State.DEGRADED)
@@ -128,7 +128,18 @@ def others(deployment: Deployment | None, nodes: Sequence[str]) -> tuple[Other, 
     label still. With the spec of what runs on any of these nodes, else of the newest revision that names one of them."""
     rows = Deployment.objects.exclude(pk=deployment.pk) if deployment else Deployment.objects.all()
     rows = rows.prefetch_related("ranks__node", "ranks__revision", "revisions").order_by("pk")
-    return tuple(Other(row.pk, row.name, row.state, _spec_on(row, frozenset(nodes))) for row in rows)
+    return tuple(
+        Other(row.pk, row.name, row.state, _spec_on(row, frozenset(nodes)), found=clearing_of(row)) for row in rows
+    )
+
+
+def clearing_of(deployment: Deployment, *, disable: bool = False) -> tuple[Clear, ...]:
+    """What must go for the things that were found to go: their units first."""
+    made: list[Clear] = []
+    for one in deployment.found:
+        made += [Clear(one["node"], "unit", unit, disable) for unit in one.get("units", ())]
+    made += [Clear(one["node"], "container", one["name"]) for one in deployment.found if one["kind"] == "container"]
+    return tuple(dict.fromkeys(made))
 
 
 def _spec_on(deployment: Deployment, nodes: frozenset[str]) -> Spec | None:

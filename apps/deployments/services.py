@@ -12,7 +12,7 @@ from django.utils import timezone
 from apps.audit import record
 from apps.audit.actor import Actor
 from apps.deployments.models import Consent, Deployment, Revision
-from apps.deployments.queries import others
+from apps.deployments.queries import clearing_of, others
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
 from apps.inventory import services as inventory
@@ -414,15 +414,6 @@ def take_over(actor: Actor, deployment: Deployment, *, reason: str, disable: boo
     ring_on_commit("deployment", found.pk, found.version)
     ring_on_commit("fleet", 0)
     return found
-
-
-def clearing_of(deployment: Deployment, *, disable: bool = False) -> tuple[Clear, ...]:
-    """What must go for the things that were found to go: their units first."""
-    made: list[Clear] = []
-    for one in deployment.found:
-        made += [Clear(one["node"], "unit", unit, disable) for unit in one.get("units", ())]
-    made += [Clear(one["node"], "container", one["name"]) for one in deployment.found if one["kind"] == "container"]
-    return tuple(dict.fromkeys(made))
 
 
 def remember_consents(actor: Actor, deployment: Deployment, clear: Sequence[Clear], *, reason: str) -> None:

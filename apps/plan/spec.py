@@ -128,6 +128,7 @@ class Other:
     name: str
     state: str = ""  # serving, degraded, launching … of states.md
     spec: Spec | None = None  # of what runs, or ran last, on nodes of this plan; None: nothing of it is there
+    found: tuple[Clear, ...] = ()  # what was there before us and runs as it still: it carries no label of ours
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ LAST_LOOK_S = (
     300.0  # how long a launch that has failed waits for nodes out of sight: what ended it, and to clean up there
 )
 CHANGES_ENGINES = ("launch", "relaunch")
-FLOOR = "os_floor_reached"
 OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
+FLOOR = "os_floor_reached"
 LOCKED = (401, 403)
 BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0

@@ -20,7 +20,7 @@ from apps.audit.actor import Actor
 from apps.deployments import learning
 from apps.deployments import services as deployments
 from apps.deployments.models import Deployment, Revision
-from apps.deployments.queries import others
+from apps.deployments.queries import clearing_of, others
 from apps.diagnosis.reasons import REASONS
 from apps.diagnosis.refusal import Refused
 from apps.doorbell.ring import ring_on_commit
@@ -475,7 +475,7 @@ def _found(deployment: Deployment) -> tuple[Clear, ...]:
     if not deployment.found or deployment.adopted:
         return ()
     agreed = {(one.node, one.kind, one.name): one for one in deployments.consented(deployment)}
-    things = deployments.clearing_of(deployment)
+    things = clearing_of(deployment)
     return tuple(agreed.get((one.node, one.kind, one.name), one) for one in things)
 
 

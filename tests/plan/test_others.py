@@ -172,3 +172,36 @@ def test_only_what_a_unit_makes_anew_is_removed() -> None:
     plan = planned(WANTED, on_head(RANK), cleared=(Clear(HEAD, "container", "vllm-qwen35-r0"),))
     steps = {step.key: step.why for stage in plan.stages for step in stage.steps}
     assert f"clear.stop-containers.{HEAD}" in steps and f"clear.containers.{HEAD}" not in steps
+
+
+ADOPTED = Other(
+    3,
+    "glm",
+    "serving",
+    found=(
+        Clear(HEAD, "unit", "vllm-cluster.service"),
+        Clear(HEAD, "container", "vllm_node"),
+        Clear(HEAD, "container", "vllm_embeddings"),
+        Clear(HEAD, "container", "reranker"),
+    ),
+)
+
+
+def test_what_was_adopted_is_named_and_never_cleared_although_it_carries_no_label() -> None:
+    sheet = pair(busy=True)[HEAD]
+    agreed = tuple(Clear(HEAD, "container", one.name) for one in OLD_STACK)
+    plan = planned(qwen35(), sheet, ADOPTED, cleared=(*agreed, Clear(HEAD, "unit", "vllm-cluster.service")))
+    found = [one for one in on(plan) if one.name == "other_deployment"]
+    assert [(one.severity, one.deployment) for one in found] == [("stop", 3)]
+    assert found[0].title == "glm is serving on spark-1a32" and found[0].remedy.startswith("Stop glm first")
+    assert not [one for one in on(plan) if one.severity == "consent" and one.clear]
+    ran = "\n".join(
+        step.script for stage in plan.stages for step in stage.steps if step.kind == "job" and "clear" in step.key
+    )
+    assert "vllm_node" not in ran and "reranker" not in ran and "vllm-cluster" not in ran
+
+
+@pytest.mark.parametrize("state", ["stopped", "lost", "failed"])
+def test_what_was_adopted_and_is_over_is_a_stranger_again(state: str) -> None:
+    plan = planned(qwen35(), pair(busy=True)[HEAD], replace(ADOPTED, state=state))
+    assert [one.severity for one in on(plan) if one.name == "memory_held"] == ["consent"]

@@ -27,9 +27,9 @@ class MemoryJournal:
         self.ends: list[tuple[str, str | None, str]] = []
         self.ended_streams: set[str] = set()
         self.asked_at: float | None = None
+        self.outcomes: dict[str, Any] = {}
         self.curves: dict[str, list[sampling.Point]] = {}
         self.kernel: list[Mapping[str, Any]] = []
-        self.outcomes: dict[str, Any] = {}
 
     def cancel(self) -> None:
         self.asked_at = time.monotonic()

@@ -130,7 +130,7 @@ def _name(spec: Spec, sheet: Sheet, given: Given) -> Iterator[Problem]:
     if found is None or (given.deployment and is_ours(found, given.deployment)):
         yield Problem("name_free", "fine", f"The name {name} is free on {sheet.node}", sheet.node)
         return
-    if others.of_container(found, given):
+    if others.of_container(found, sheet.node, given):
         return  # told as that deployment's
     other = found.labels.get("sparkweb.deployment")
     whose = f"deployment {other}, which this sparkweb does not know" if other else "somebody else"

@@ -11,7 +11,7 @@ from apps.facts.sheet import Sheet
 from apps.facts.values import Container, EngineProcess, Listener
 from apps.plan import together
 from apps.plan.engines.site import container_name
-from apps.plan.found import container_of
+from apps.plan.found import container_of, unit_of
 from apps.plan.spec import Clear, Given, Other, Spec
 from apps.plan.step import Problem
 
@@ -25,21 +25,33 @@ DOES = {
 }
 
 
-def of_container(container: Container, given: Given) -> Other | None:
-    """By its label. None for our own, for strangers, and for labels of another installation."""
+def of_container(container: Container, node: str, given: Given) -> Other | None:
+    """By its label, or by its name where it was found and adopted. None for our own, for strangers, and for labels of another
+    installation."""
     label = container.labels.get("sparkweb.deployment")
-    if label is None or label == str(given.deployment):
+    if label is None:
+        return _found(given).get((node, "container", container.name))
+    if label == str(given.deployment):
         return None
     return next((one for one in given.others if str(one.id) == label), None)
+
+
+def _found(given: Given) -> dict[tuple[str, str, str], Other]:
+    """(node, kind, name) of what runs as an adopted deployment, with the units that keep it."""
+    alive = [one for one in given.others if one.state in ALIVE]
+    return {(item.node, item.kind, item.name): other for other in alive for item in other.found}
 
 
 def of_holders(sheet: Sheet, given: Given) -> dict[tuple[str, str], Other]:
     """(kind, name), as holders and clear items have it, of what is another deployment's on this node."""
     found: dict[tuple[str, str], Other] = {}
     for container in sheet.containers or ():
-        other = of_container(container, given)
+        other = of_container(container, sheet.node, given)
         if other is not None:
             found["container", container.name] = other
+    for (node, kind, name), other in _found(given).items():
+        if kind == "unit" and node == sheet.node and unit_of(sheet, name):
+            found[kind, name] = other
     for pid, other in _of_jobs(sheet, given).items():
         found["process", str(pid)] = other
     return found
@@ -85,7 +97,7 @@ def of_listener(
     if wanting or listener.pid is not None:
         return wanting[0] if wanting else None
     hosted = [one for one in sheet.containers or () if one.state in (None, "running") and one.network in (None, "host")]
-    whose = {of_container(one, given) for one in hosted}
+    whose = {of_container(one, sheet.node, given) for one in hosted}
     return next(iter(whose)) if len(whose) == 1 else None
 
 
@@ -132,7 +144,7 @@ def _same_name(spec: Spec, sheet: Sheet, given: Given) -> Other | None:
     if spec.runtime != "docker" or sheet.node not in spec.nodes:
         return None
     found = container_of(sheet, container_name(spec, spec.nodes.index(sheet.node)))
-    return of_container(found, given) if found else None
+    return of_container(found, sheet.node, given) if found else None
 
 
 def _stop(other: Other, sheet: Sheet, said: Sequence[str], held: Sequence[Holder], free: Mapping[str, int]) -> Problem:

@@ -169,7 +169,7 @@ def _ours(node: str, sheet: Sheet | None, given: Given) -> Iterator[Problem]:
         label = one.labels.get("sparkweb.deployment")
         if label is not None and label not in told and one.state == "running":
             told.add(label)
-            known = of_container(one, given)
+            known = of_container(one, node, given)
             whose = known.name if known else f"Deployment {label}, which this sparkweb does not know,"
             yield _stop(node, whose, "runs", known.id if known else None)
 

@@ -211,8 +211,10 @@ def follow_found(name: str) -> Shell:
         (
             "since=1h",
             "while :; do",
-            f'  docker logs --follow --since "$since" {Command.of(name).text} 2>&1 || :',
-            "  since=$(date +%s)",
+            f"  if docker inspect {Command.of(name).text} >/dev/null 2>&1; then",  # while it is away there is nothing to say
+            f'    docker logs --follow --since "$since" {Command.of(name).text} 2>&1 || :',
+            "    since=$(date +%s)",
+            "  fi",
             "  sleep 5",
             "done",
         )
