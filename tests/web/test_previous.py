@@ -38,6 +38,7 @@ def test_it_shows_what_was_stopped_and_is_refused_while_ours_is_there(
     as_cleared()
     text = signed_in("editor").get(PAGE, {"node": BOTH}).content.decode()
     assert "vllm-cluster.service" in text and "enabled, running" in text and "its unit makes it anew" in text
+    assert text.count('<b class="anywhere">vllm-cluster.service</b>') == 1, "however often it was stopped"
     refused = restoring.preview(BOTH).refused
     assert {one.name for one in refused} == {"other_deployment"}
     digest = restoring.preview(BOTH).digest

@@ -125,7 +125,7 @@ def _unit(sheet: Sheet, unit: Unit, below: Sequence[Owned]) -> Owned:
         returns.append("it starts its containers again while it runs")
     own = [one.port for one in sheet.listeners or () if unit.pid is not None and one.pid == unit.pid]
     row = Owned("unit", unit.name, ports=tuple(sorted(own)), started="systemd", returns="; ".join(returns))
-    return _summed(row, below)
+    return _summed(row, [replace(one, started=unit.name) if one.started == "Docker" else one for one in below])
 
 
 def _projects(boxes: Sequence[Container], made: dict[str, Owned]) -> Iterator[Owned]:
