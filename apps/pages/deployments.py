@@ -27,7 +27,7 @@ from apps.deployments.state import FLAG_WORDS, rank_state
 from apps.diagnosis.refusal import Refused
 from apps.facts.sheet import storable
 from apps.inventory.models import Node
-from apps.pages import files, forms, scripts
+from apps.pages import files, forms, holding, scripts
 from apps.pages.fitting import bars as fit_bars
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
@@ -708,6 +708,7 @@ def _show(
         "settings": [setting_row(one) for one in made.settings] if made else [],
         "ours": sum(one.source == "ours" for one in made.settings) if made else 0,
         "steps": sum(len(stage.steps) for stage in made.stages) if made else 0,
+        "trees": holding.trees(runs.sheets_of(made.nodes).values()) if made and story != "stop" else [],
         "shown": json.dumps(fingerprints(made)) if made else "",
         "reason": source.get("reason", ""),
         "held": held,

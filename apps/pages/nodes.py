@@ -24,7 +24,7 @@ from apps.facts.changes import Change, changes
 from apps.facts.sheet import Evidence, Sheet
 from apps.inventory import services
 from apps.inventory.models import Credential, HostKey, Node
-from apps.pages import memory
+from apps.pages import holding, memory
 from apps.pages.facts import groups
 from apps.pages.forms import identity
 from apps.pages.node_history import history_of
@@ -32,7 +32,7 @@ from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import plan_page
 from apps.people.access import actor_of, allow
 from apps.plan.provision.wish import MENDS
-from apps.runs import foreign
+from apps.runs import foreign, restoring
 from apps.runs import services as runs
 from apps.runs.models import ACTIVE, Run, Step
 
@@ -242,6 +242,8 @@ def _show(request: HttpRequest, found: Node, error: Error | None = None) -> Http
         "sheet": sheet,
         "taken_at": sheet.taken_at if sheet else None,
         "groups": groups(sheet) if sheet else [],
+        "trees": holding.trees([sheet]) if sheet else [],
+        "previous": restoring.cleared([found.name]),
         "verdict": verdict(found, sheet, shown),
         "findings": [one for one in shown if one.tone != "off"],
         "notes": [one for one in shown if one.tone == "off"],

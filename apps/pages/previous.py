@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -12,12 +13,14 @@ from django.views.decorators.http import require_http_methods
 
 from apps.deployments.models import Deployment
 from apps.diagnosis.refusal import Refused
+from apps.pages import holding
 from apps.pages.deployments import stage_rows
 from apps.pages.refusing import Error, error_of
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
 from apps.plan.step import Plan
 from apps.runs import restoring
+from apps.runs.services import sheets_of
 
 MOST_NODES = 64
 TONES = {"stop": "bad", "warn": "warn", "fine": "ok"}
@@ -60,13 +63,22 @@ def previous(request: HttpRequest) -> HttpResponse:
         "anything": bool(plan and restoring.does_something(plan)),
         "problems": [(one, TONES[one.severity]) for one in plan.problems] if plan else [],
         "refused": bool(plan and plan.refused),
-        "things": restoring.cleared(names) if plan else [],
+        "trees": holding.trees(sheets_of(plan.nodes).values()) if plan else [],
+        "things": _oldest(restoring.cleared(names)) if plan else [],
         "reason": source.get("reason", ""),
         "idempotency": uuid.uuid4().hex,
         "may_start": allows(actor.role, "clear"),
         "error": error,
     }
     return render(request, "pages/previous.html", context, status=error.status if error else 200)
+
+
+def _oldest(found: Sequence[restoring.Cleared]) -> list[restoring.Cleared]:
+    """Each thing once, as it was before it was stopped first: that is what it is put back to."""
+    made: dict[tuple[str, str, str], restoring.Cleared] = {}
+    for one in found:
+        made.setdefault((one.node, one.kind, one.name), one)
+    return list(made.values())
 
 
 urlpatterns = [path("nodes/previous", previous, name="previous")]

@@ -510,6 +510,23 @@ class Executor:
         self.sampled_at[node] = now
         return True
 
+    def _sample_once_more(self) -> None:
+        """What the kernel had to say about an end may be younger than the last sample."""
+        nodes = {step.node for step in self._served()} - set(self.away) if self.plan.story in CHANGES_ENGINES else set()
+        looks = {node: self._pool.submit(self._sample, node) for node in nodes if node in self.kernel}
+        wait(looks.values(), timeout=sampling.WITHIN_S)
+        for node, look in looks.items():
+            sample = look.result() if look.done() else None
+            if sample is not None:
+                self._take_sample(node, sample)
+
+    def _sample(self, node: str) -> sampling.Sample | None:
+        """In the node's thread."""
+        try:
+            return sampling.read(self.doors.transport(node).run(sampling.QUESTION, timeout_s=sampling.WITHIN_S))
+        except RemoteError:
+            return None
+
     def _take_sample(self, node: str, sample: sampling.Sample) -> None:
         if sample.available is not None:
             self._remember_memory(node, sample.available)
@@ -872,6 +889,7 @@ class Executor:
             return False
         if self.why is None:
             self._drain()
+            self._sample_once_more()
             self.why = self._rebooted() or self._reason_of(first)
             if self.why[0] in SILENT_DEATHS:
                 self.why = self._killed_for_memory() or self.why

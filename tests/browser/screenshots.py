@@ -22,6 +22,7 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
         "run": f"/runs/{ids['loading']}",
         "run-failed": f"/runs/{ids['failed_run']}",
         "nodes": "/nodes",
+        "previous": "/nodes/previous?node=spark-1a32&node=spark-5be3",
         "node": f"/nodes/{ids['head']}",
         "node-away": f"/nodes/{ids['away']}",
         "node-add": "/nodes/add",

@@ -147,6 +147,9 @@ def test_faults_are_named(cluster, monkeypatch, node, fault, value, reasons):
     cluster.lab.fault(node, fault, value)
     run = ended(cluster.start(deployment), 200)
     assert run.state == "failed" and run.reason in reasons, (run.reason, run.evidence, text_of(run))
+    if fault == "oom":  # the kernel's own words, beside what the engine's end was called
+        assert ("oom_host", HEAD) in {(one["name"], one["node"]) for one in run.outcome["kernel"]}, run.outcome
+        assert len(run.outcome["memory"][HEAD]) > 1
     deployment.refresh_from_db()
     second = Run.objects.filter(second_try_of=run).first()
     assert (second is not None) == (REASONS[run.reason].retries == 1), run.outcome

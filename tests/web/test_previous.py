@@ -39,6 +39,7 @@ def test_it_shows_what_was_stopped_and_is_refused_while_ours_is_there(
     as_cleared()
     text = signed_in("editor").get(PAGE, {"node": BOTH}).content.decode()
     assert "vllm-cluster.service" in text and "enabled, running" in text and "its unit makes it anew" in text
+    assert text.count('<b class="anywhere">vllm-cluster.service</b>') == 1, "however often it was stopped"
     refused = restoring.preview(BOTH).refused
     assert {one.name for one in refused} == {"other_deployment"}
     digest = restoring.preview(BOTH).digest
@@ -100,3 +101,9 @@ def test_a_place_in_a_log_of_thousands_of_digits_is_refused_in_words(
     for name in ("tail", "limit", "after", "before"):
         answer = signed_in("viewer").get(f"/runs/{seeded.loading.pk}/lines", {name: "9" * 5000})
         assert answer.status_code == 422 and b"is not a whole number" in answer.content, name
+
+
+def test_a_plan_shows_who_holds_what(signed_in: Callable[[str], Client], seeded: seed.Seeded) -> None:
+    page = signed_in("editor").get(f"/deployments/{seeded.draft.pk}/plan", {"story": "launch"}).content.decode()
+    assert "Who holds what" in page and "Comes back by" in page
+    assert "systemd at each boot (enabled); it starts its containers again while it runs" in page

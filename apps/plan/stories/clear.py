@@ -9,10 +9,12 @@ from apps.facts.sheet import Sheet
 from apps.plan import steps
 from apps.plan.checks.others import without_theirs
 from apps.plan.fit import GIB
+from apps.plan.found import ports_of
 from apps.plan.spec import Given
 from apps.plan.step import Plan, Stage, Step
 from apps.plan.stories import ground
 
+EPHEMERAL = 32768  # from here on the kernel gives ports to whoever asks for any
 BACK = 0.8  # the rest may be taken by others meanwhile
 
 
@@ -23,7 +25,12 @@ def clear(nodes: Sequence[str], sheets: Mapping[str, Sheet], *, given: Given) ->
     for node in nodes:
         found = list(ground.clearing(node, sheets.get(node), given.clear))
         if found:
-            made += [*found, *_memory(node, sheets.get(node), given), *ground.page_cache(node, sheets.get(node))]
+            made += [
+                *found,
+                *_ports(node, sheets.get(node), given),
+                *_memory(node, sheets.get(node), given),
+                *ground.page_cache(node, sheets.get(node)),
+            ]
         else:
             made.append(
                 steps.note(
@@ -31,6 +38,14 @@ def clear(nodes: Sequence[str], sheets: Mapping[str, Sheet], *, given: Given) ->
                 )
             )
     return Plan("clear", given.deployment, given.revision, tuple(nodes), (Stage("Clear", "clearing", tuple(made)),))
+
+
+def _ports(node: str, sheet: Sheet | None, given: Given) -> Iterator[Step]:
+    """Nothing listens any more where the cleared things did."""
+    mine = [one for one in given.clear if one.node == node and one.kind in ("unit", "container")]
+    ports = sorted({port for one in mine for port in ports_of(sheet, one.kind, one.name) if port < EPHEMERAL})
+    if ports:
+        yield steps.ports_free(f"clear.ports.{node}", node, ports)
 
 
 def _memory(node: str, sheet: Sheet | None, given: Given) -> Iterator[Step]:

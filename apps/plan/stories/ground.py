@@ -33,6 +33,7 @@ def clearing(name: str, sheet: Sheet | None, consented: Sequence[Clear]) -> Iter
                 f"End process {one.name}",
                 node.end_process(int(one.name)),
                 shown=(f"kill -TERM {int(one.name)}  # after 20 s: kill -KILL {int(one.name)}",),
+                why="gracefully within 20 s, then by force; nothing starts it again",
             )
 
 
@@ -46,7 +47,8 @@ def _units(name: str, sheet: Sheet | None, units: Sequence[Clear]) -> Iterator[S
         f"Stop {', '.join(stopped)}",
         systemd.stop(stopped, root=root),
         undo=undo,
-        why="units before containers, so that systemd does not bring them back",
+        why="units before containers, so that systemd does not bring them back; what does not end within its unit's own limit "
+        "systemd ends by force",
     )
     disabled = [one.name for one in units if one.disable]
     if disabled:
@@ -82,7 +84,7 @@ def _containers(name: str, sheet: Sheet | None, containers: Sequence[str]) -> It
             docker.stop_and_remove(removed),
             shown=(docker.stop(*removed).text, docker.remove(*removed).text),
             undo={"node": name, "containers": [_as_found(sheet, one, removed=True) for one in removed]},
-            why="a unit makes each of them anew when it starts",
+            why="a unit makes each of them anew when it starts; gracefully within 20 s, then by force",
         )
     if kept:
         yield steps.job(
@@ -92,7 +94,7 @@ def _containers(name: str, sheet: Sheet | None, containers: Sequence[str]) -> It
             docker.stop_and_keep(kept),
             shown=(docker.remove_restart_policy(*kept).text, docker.stop(*kept).text),
             undo={"node": name, "containers": [_as_found(sheet, one, removed=False) for one in kept]},
-            why="stopped and not removed: no unit would make them anew",
+            why="not removed: no unit would make them anew; gracefully within 20 s, then by force",
         )
     yield steps.containers_gone(f"clear.gone.{name}", name, names=containers, running_only=True)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan 60774d4b61d6f8f767d63da6400f0b8092b92a97e710f3d40a8626a2a71c8c7d
+# plan 474c25af4696a0cc2c032436b7c1a8d7f9ae73308919350a94d957dda87d3200
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
@@ -22,11 +22,11 @@ case "${1-} ${2-}" in
 ;;
 '2 spark-1a32')
 :
-# Stop vllm-cluster.service, vllm-proxy.service, vllm-embeddings.service, vllm-reranker.service [job]: units before containers, so that systemd does not bring them back
+# Stop vllm-cluster.service, vllm-proxy.service, vllm-embeddings.service, vllm-reranker.service [job]: units before containers, so that systemd does not bring them back; what does not end within its unit's own limit systemd ends by force
 (
 sudo -n systemctl stop vllm-cluster.service vllm-proxy.service vllm-embeddings.service vllm-reranker.service
 ) || exit $?
-# Remove vllm_node, vllm_embeddings, reranker [job]: a unit makes each of them anew when it starts
+# Remove vllm_node, vllm_embeddings, reranker [job]: a unit makes each of them anew when it starts; gracefully within 20 s, then by force
 (
 set -eu
 if docker inspect --type container --format '{{.Id}}' vllm_node >/dev/null 2>&1; then
