@@ -1,0 +1,1 @@
+"""Measuring a serving deployment, keeping what was measured, and judging it beside other results."""
