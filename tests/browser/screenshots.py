@@ -44,8 +44,8 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def take(window: Any, name: str, path: str, size: str, scheme: str) -> dict[str, Any]:
-    """Open the page, wait until it is drawn, write the picture. Returns what was measured: width beyond the window, errors."""
+def take(window: Any, name: str, path: str, size: str) -> dict[str, Any]:
+    """Open the page, wait until it is drawn, write both pictures. Returns what was measured: width beyond the window, errors."""
     page = window.new_page()
     troubles: list[str] = []
     page.on("pageerror", lambda problem: troubles.append(str(problem)))
@@ -61,6 +61,8 @@ def take(window: Any, name: str, path: str, size: str, scheme: str) -> dict[str,
     if "/runs/" not in path or size == "phone":  # the log fills the window, however high that is
         width = page.viewport_size["width"]
         page.set_viewport_size({"width": width, "height": page.evaluate("document.documentElement.scrollHeight")})
-    page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.screenshot(path=FOLDER / f"{name}-{size}-{scheme}.png")
     page.close()
     return {"beyond": beyond, "troubles": troubles}

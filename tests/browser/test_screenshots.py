@@ -13,14 +13,11 @@ from tests.browser.conftest import Site
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_screenshots(size: str, scheme: str, site: Site, signed_in: Callable[..., Any]) -> None:
-    window = signed_in("admin", phone=size == "phone", scheme=scheme)
-    found = {
-        name: screenshots.take(window, name, path, size, scheme) for name, path in screenshots.pages(site.ids).items()
-    }
-    stranger = signed_in("admin", phone=size == "phone", scheme=scheme)
+def test_screenshots(size: str, site: Site, signed_in: Callable[..., Any]) -> None:
+    window = signed_in("admin", phone=size == "phone")
+    found = {name: screenshots.take(window, name, path, size) for name, path in screenshots.pages(site.ids).items()}
+    stranger = signed_in("admin", phone=size == "phone")
     stranger.clear_cookies()
-    found["sign-in"] = screenshots.take(stranger, "sign-in", "/sign-in", size, scheme)
+    found["sign-in"] = screenshots.take(stranger, "sign-in", "/sign-in", size)
     assert {name: one for name, one in found.items() if one["troubles"] or one["beyond"] > 0} == {}
