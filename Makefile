@@ -52,7 +52,7 @@ up: runtime ## the product without pretend Sparks (PORT, VAR); the first page ma
 
 test: setup ## every test; what can't run on this machine is skipped and named at the end
 	@sh scripts/missing.sh
-	@$(bin)/python -m pytest -n $(JOBS) $(TESTS)
+	@$(bin)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 check: setup ## style, types, import contracts, spelling, templates, migrations, deployment settings
 	@sh scripts/check.sh

@@ -166,10 +166,10 @@ def signed_in(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
     """signed_in("operator", phone=True) is a new browser window of that person."""
     windows = []
 
-    def make(role: str = "operator", *, phone: bool = False, scheme: str = "light", **more: Any) -> Any:
+    def make(role: str = "operator", *, phone: bool = False, **more: Any) -> Any:
         size = {"width": 390, "height": 780} if phone else {"width": 1440, "height": 900}
         window = browser.new_context(
-            viewport=size, color_scheme=scheme, device_scale_factor=1, base_url=site.url, **more
+            viewport=size, color_scheme="light", device_scale_factor=1, base_url=site.url, **more
         )
         window.add_cookies([{"name": site.ids["cookie"], "value": site.ids["cookies"][role], "url": site.url}])
         windows.append(window)

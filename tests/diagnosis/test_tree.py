@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from apps.diagnosis.findings import findings
+from apps.diagnosis.findings.holders import holders, survivors, units_behind
 from apps.diagnosis.findings.tree import Owned, tree
 from apps.facts.values import Container, EngineProcess, Gpu, GpuProcess, Gpus, Listener, Memory, Starts, Unit
 from tests.plan.sheets import pair
@@ -79,3 +83,38 @@ def test_what_cannot_be_seen_is_said() -> None:
 def test_the_spark_of_the_story() -> None:
     rows = shown(tree(pair()["spark-1a32"]))
     assert [row for row in rows if row.startswith("unit ")] and "  container vllm_node" in rows, rows
+
+
+@pytest.mark.timeout(30)
+def test_a_thousand_of_everything_is_no_page_that_hangs() -> None:
+    many = range(1000)
+    sheet = replace(
+        EMPTY,
+        units=tuple(Unit(f"u{n}.service", active="active", enabled="enabled", containers=(f"c{n}",)) for n in many),
+        containers=tuple(Container(f"c{n}", state="running", pid=10 + n, memory_bytes=2 << 30) for n in many),
+        processes=tuple(
+            EngineProcess(9000 + n, VLLM, 1, "root", "vllm", container=f"c{n}", resident_bytes=2 << 30) for n in many
+        ),
+        listeners=tuple(Listener("0.0.0.0", 2000 + n, 9000 + n) for n in many),
+        gpus=replace(EMPTY.gpus, processes=tuple(GpuProcess(9000 + n, "vllm", 10, gpu=0) for n in many)),  # type: ignore[type-var]
+    )
+    found = tree(sheet)
+    assert len(found) == 1000 and all(one.kind == "unit" and one.below[0].below for one in found)
+    assert {port for one in found for port in one.ports} == set(range(2000, 3000))
+    assert len(units_behind(sheet, holders(sheet, 0))) == 1000
+    first = survivors(sheet)[0]
+    assert "unit u" in first and first.endswith(" 2.0 GiB"), first
+    assert findings({sheet.node: sheet})
+
+
+def test_a_process_without_a_word_of_its_command_survives_too() -> None:
+    sheet = replace(EMPTY, processes=(EngineProcess(5, VLLM, 1, "ana", " ", resident_bytes=8 << 30),))
+    assert survivors(sheet) == ("vllm (process 5) 8.0 GiB",)
+    assert tree(sheet)[0].below[0].name == "vllm 5"
+
+
+def test_a_container_of_two_units_has_the_first() -> None:
+    units = (Unit("a.service", active="active", pid=77), Unit("b.service", active="active", containers=("x",)))
+    box = Container("x", state="running", pid=77, memory_bytes=2 << 30)
+    assert shown(tree(replace(EMPTY, units=units, containers=(box,)))) == ["unit a.service", "  container x"]
+    assert shown(tree(replace(EMPTY, units=units[::-1], containers=(box,)))) == ["unit b.service", "  container x"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from apps.facts.sheet import Sheet
@@ -87,23 +87,33 @@ def _processes(sheet: Sheet) -> Iterator[Holder]:
     yield from (Holder("unit", unit, size) for unit, size in by_unit.items())
 
 
+def units_by_container(sheet: Sheet) -> Mapping[str, Unit]:
+    """The unit that starts each container: by what it runs, else because its main process is the container's; the first of
+    several."""
+    pids: dict[int, list[str]] = {}
+    for one in sheet.containers or ():
+        if one.pid is not None:
+            pids.setdefault(one.pid, []).append(one.name)
+    found: dict[str, Unit] = {}
+    for unit in sheet.units or ():
+        for name in (*unit.containers, *(pids.get(unit.pid, ()) if unit.pid is not None else ())):
+            found.setdefault(name, unit)
+    return found
+
+
 def unit_of(sheet: Sheet, container: str) -> Unit | None:
-    """The unit that starts a container: by what it runs, else because its main process is the container's."""
-    pid = next((one.pid for one in sheet.containers or () if one.name == container), None)
-    return next(
-        (unit for unit in sheet.units or () if container in unit.containers or (pid is not None and unit.pid == pid)),
-        None,
-    )
+    """The unit that starts one container."""
+    return units_by_container(sheet).get(container)
 
 
 def units_behind(sheet: Sheet, found: Sequence[Holder]) -> tuple[Unit, ...]:
     """Units that start these containers, hold the memory themselves, or are running parts of the same engine stack."""
     containers = {one.name for one in found if one.kind == "container"}
     named = {one.name for one in found if one.kind == "unit"}
-    made = []
+    made, starters = [], {unit.name for name, unit in units_by_container(sheet).items() if name in containers}
     for unit in sheet.units or ():
         active = unit.active in ("active", "activating", "reloading")
-        starts = any(unit_of(sheet, name) is unit for name in containers)
+        starts = unit.name in starters
         related = (
             not unit.containers
             and unit.vendor is not True
@@ -123,26 +133,27 @@ def starts_an_engine(unit: Unit) -> bool:
 def survivors(sheet: Sheet, most: int = 6) -> tuple[str, ...]:
     """Who still holds memory, in words, the largest first: `python3 (process 4711, container vllm_node) 61.2 GiB`."""
     found: dict[str, tuple[int, str]] = {}
+    units = units_by_container(sheet)
     for one in sheet.processes or ():
         size = (one.resident_bytes or 0) + (one.gpu_bytes or 0)
-        name = (one.command or one.starts.engine or "process").split()[0].rpartition("/")[2]
-        found[str(one.pid)] = size, _in_words(sheet, name, one.pid, one.container, one.unit)
+        name = ((one.command or "").split() or [one.starts.engine or "process"])[0].rpartition("/")[2]
+        found[str(one.pid)] = size, _in_words(units, name, one.pid, one.container, one.unit)
     for gpu in sheet.gpus.processes if sheet.gpus else ():
         size = max((gpu.mib or 0) << 20, found.get(str(gpu.pid), (0, ""))[0])
         name = (gpu.name or "process").rpartition("/")[2]
-        found[str(gpu.pid)] = size, _in_words(sheet, name, gpu.pid, gpu.container, gpu.unit)
+        found[str(gpu.pid)] = size, _in_words(units, name, gpu.pid, gpu.container, gpu.unit)
     inside = {one.container for one in sheet.processes or ()}
     inside |= {one.container for one in (sheet.gpus.processes if sheet.gpus else ())}
     for holder in holders(sheet, 0):
         if holder.kind == "container" and holder.name not in inside:
-            unit = unit_of(sheet, holder.name)
+            unit = units.get(holder.name)
             found[holder.name] = holder.bytes, f"container {holder.name}" + (f" (unit {unit.name})" if unit else "")
     rows = sorted((one for one in found.values() if one[0] >= NOTABLE_BYTES), reverse=True)
     return tuple(f"{words} {size / (1 << 30):.1f} GiB" for size, words in rows[:most])
 
 
-def _in_words(sheet: Sheet, name: str, pid: int, container: str | None, unit: str | None) -> str:
-    starter = unit_of(sheet, container) if container else None
+def _in_words(units: Mapping[str, Unit], name: str, pid: int, container: str | None, unit: str | None) -> str:
+    starter = units.get(container) if container else None
     owner = unit or (starter.name if starter else None)
     about = [f"process {pid}", f"container {container}" if container else "", f"unit {owner}" if owner else ""]
     return f"{name} ({', '.join(filter(None, about))})"

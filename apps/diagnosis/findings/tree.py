@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from apps.diagnosis.findings.holders import NOTABLE_BYTES, SYSTEM_BYTES, discrete, holders, unit_of
+from apps.diagnosis.findings.holders import NOTABLE_BYTES, SYSTEM_BYTES, Holder, discrete, holders, units_by_container
 from apps.facts.sheet import Sheet
-from apps.facts.values import Container, EngineProcess, Unit
+from apps.facts.values import Container, EngineProcess, GpuProcess, Unit
 
-GIB = 1 << 30
 RUNNING = ("active", "activating", "reloading")
 
 
@@ -35,59 +35,86 @@ class Owned:
             yield from one.rows(depth + 1)
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A process with what it belongs to."""
+
+    row: Owned
+    container: str | None
+    unit: str | None
+    user: str | None
+
+
 def tree(sheet: Sheet) -> tuple[Owned, ...]:
     """Everything that holds notable memory, a GPU, or a port of an engine, the largest first; what is not seen last."""
-    processes = _processes(sheet)
-    boxes = [one for one in sheet.containers or () if one.state in ("running", "paused", "restarting")]
-    made = {box.name: _container(sheet, box, [p for p, c, _ in processes if c == box.name]) for box in boxes}
-    roots: list[Owned] = []
-    placed: set[str] = set()
+    inside: dict[str, list[Owned]] = defaultdict(list)  # by container
+    of_unit: dict[str, list[Owned]] = defaultdict(list)
+    loose: dict[str | None, list[Owned]] = defaultdict(list)  # by user
+    ports = _ports(sheet)
+    for one in _processes(sheet, ports):
+        if one.container is not None:
+            inside[one.container].append(one.row)
+        elif one.unit:
+            of_unit[one.unit].append(one.row)
+        else:
+            loose[one.user].append(one.row)
+    boxes = {box.name: box for box in sheet.containers or () if box.state in ("running", "paused", "restarting")}
+    held = {one.name: one for one in holders(sheet, 0) if one.kind == "container"}
+    made = {box.name: _container(box, held.get(box.name), ports, inside[box.name]) for box in boxes.values()}
+    started: dict[str, list[str]] = defaultdict(list)
+    for name, unit in units_by_container(sheet).items():
+        if name in boxes:
+            started[unit.name].append(name)
+    roots = []
     for unit in sheet.units or ():
-        mine = [box.name for box in boxes if unit_of(sheet, box.name) is unit]
-        own = [p for p, c, u in processes if c is None and u == unit.name]
-        if mine or own:
-            placed.update(mine)
-            roots.append(_unit(sheet, unit, [*(made[name] for name in mine), *own]))
-    known = {unit.name for unit in sheet.units or ()}
-    for name in dict.fromkeys(u for _, c, u in processes if c is None and u and u not in known):
-        own = [p for p, c, u in processes if c is None and u == name]
-        roots.append(_summed(Owned("unit", name, started="systemd", returns="its unit file is not seen"), own))
-    roots += _projects([box for box in boxes if box.name not in placed], made)
-    roots += _users(
-        sheet, [(p, pid) for (p, c, u), pid in zip(processes, _pids(sheet), strict=True) if not c and not u]
-    )
+        below = [*(made[name] for name in started[unit.name]), *of_unit.pop(unit.name, ())]
+        if below:
+            roots.append(_unit(unit, ports, below))
+    for name, rows in of_unit.items():
+        roots.append(_summed(Owned("unit", name, started="systemd", returns="its unit file is not seen"), rows))
+    placed = {name for names in started.values() for name in names}
+    roots += _projects([box for name, box in boxes.items() if name not in placed], made)
+    roots += [_user(user, rows) for user, rows in loose.items()]
     kept = [one for one in roots if one.bytes >= NOTABLE_BYTES or one.ports or one.gpus or one.kind == "user"]
     return (*sorted(kept, key=lambda one: (-one.bytes, one.kind, one.name)), *_unseen(sheet, kept))
 
 
-def _pids(sheet: Sheet) -> list[int]:
-    listed = [one.pid for one in sheet.processes or ()]
-    return list(dict.fromkeys([*listed, *(one.pid for one in (sheet.gpus.processes if sheet.gpus else ()))]))
+def _ports(sheet: Sheet) -> Mapping[int, set[int]]:
+    """What each process listens on."""
+    made: dict[int, set[int]] = defaultdict(set)
+    for one in sheet.listeners or ():
+        if one.pid is not None:
+            made[one.pid].add(one.port)
+    return made
 
 
-def _processes(sheet: Sheet) -> list[tuple[Owned, str | None, str | None]]:
-    """Each with its container and its unit; engine processes and whoever is on a GPU."""
+def _processes(sheet: Sheet, ports: Mapping[int, set[int]]) -> Iterator[Seen]:
+    """Engine processes and whoever is on a GPU, each once."""
     engines = {one.pid: one for one in sheet.processes or ()}
-    gpus: dict[int, list[int]] = {}
-    made = []
-    for gpu in sheet.gpus.processes if sheet.gpus else ():
-        if gpu.gpu is not None:
-            gpus.setdefault(gpu.pid, []).append(gpu.gpu)
-    for pid in _pids(sheet):
-        engine = engines.get(pid)
-        on_gpu = [one for one in (sheet.gpus.processes if sheet.gpus else ()) if one.pid == pid]
-        held = sum(one.mib or 0 for one in on_gpu) << 20
-        size = max(held, engine.gpu_bytes or 0 if engine else 0) + (engine.resident_bytes or 0 if engine else 0)
-        name = _called(engine) if engine else next((one.name for one in on_gpu if one.name), "a process")
-        ports = set(engine.ports if engine else ()) | {one.port for one in sheet.listeners or () if one.pid == pid}
-        container = engine.container if engine else next((one.container for one in on_gpu if one.container), None)
-        unit = engine.unit if engine else next((one.unit for one in on_gpu if one.unit), None)
+    on_gpu: dict[int, list[GpuProcess]] = defaultdict(list)
+    for each in sheet.gpus.processes if sheet.gpus else ():
+        on_gpu[each.pid].append(each)
+    for pid in dict.fromkeys([*engines, *on_gpu]):
+        engine, gpus = engines.get(pid), on_gpu.get(pid, [])
+        held = sum(one.mib or 0 for one in gpus) << 20
+        name = _called(engine) if engine else next((one.name for one in gpus if one.name), "a process")
         started = f"user {engine.user}" if engine and engine.user else ""
         if engine and engine.run:
             started = f"run {engine.run} of sparkweb"
-        row = Owned("process", f"{name} {pid}", size, False, tuple(sorted(ports)), tuple(gpus.get(pid, ())), started)
-        made.append((row, container, unit))
-    return made
+        row = Owned(
+            "process",
+            f"{name} {pid}",
+            max(held, engine.gpu_bytes or 0 if engine else 0) + (engine.resident_bytes or 0 if engine else 0),
+            ports=tuple(sorted({*(engine.ports if engine else ()), *ports.get(pid, ())})),
+            gpus=tuple(one.gpu for one in gpus if one.gpu is not None),
+            started=started,
+        )
+        yield Seen(
+            row,
+            engine.container if engine else next((one.container for one in gpus if one.container), None),
+            engine.unit if engine else next((one.unit for one in gpus if one.unit), None),
+            engine.user if engine else None,
+        )
 
 
 def _called(engine: EngineProcess) -> str:
@@ -98,52 +125,50 @@ def _called(engine: EngineProcess) -> str:
     return program or engine.starts.engine or "a process"
 
 
-def _container(sheet: Sheet, box: Container, inside: Sequence[Owned]) -> Owned:
+def _container(box: Container, holder: Holder | None, ports: Mapping[int, set[int]], inside: Sequence[Owned]) -> Owned:
     """Its figure is what Docker and the GPU say together, which its processes may not add up to."""
-    holder = next((one for one in holders(sheet, 0) if (one.kind, one.name) == ("container", box.name)), None)
     published = {int(port) for shown in box.ports for port in re.findall(r":(\d+)->", shown)}
-    listening = {one.port for one in sheet.listeners or () if box.pid is not None and one.pid == box.pid}
     policy = box.restart_policy or "no"
     ours = box.labels.get("sparkweb.deployment")
     row = Owned(
         "container",
         box.name,
-        ports=tuple(sorted(published | listening)),
+        ports=tuple(sorted({*published, *ports.get(box.pid or 0, ())})),
         started=f"deployment {ours} of sparkweb" if ours else "Docker",
         returns=f"Docker restarts it ({policy})" if policy != "no" else "",
     )
     row = _summed(row, inside)
-    size = max(holder.bytes if holder else 0, 0 if holder and holder.bytes else row.bytes)
-    return replace(row, bytes=size, estimated=bool(holder and holder.estimated))
+    if holder is None or not holder.bytes:
+        return replace(row, estimated=bool(holder and holder.estimated))
+    return replace(row, bytes=holder.bytes, estimated=holder.estimated)
 
 
-def _unit(sheet: Sheet, unit: Unit, below: Sequence[Owned]) -> Owned:
+def _unit(unit: Unit, ports: Mapping[int, set[int]], below: Sequence[Owned]) -> Owned:
     returns = []
     if unit.enabled in ("enabled", "static", "enabled-runtime"):
         returns.append(f"systemd at each boot ({unit.enabled})")
     if unit.active in RUNNING and any(one.kind == "container" for one in below):
         returns.append("it starts its containers again while it runs")
-    own = [one.port for one in sheet.listeners or () if unit.pid is not None and one.pid == unit.pid]
-    row = Owned("unit", unit.name, ports=tuple(sorted(own)), started="systemd", returns="; ".join(returns))
+    own = tuple(sorted(ports.get(unit.pid or 0, ())))
+    row = Owned("unit", unit.name, ports=own, started="systemd", returns="; ".join(returns))
     return _summed(row, [replace(one, started=unit.name) if one.started == "Docker" else one for one in below])
 
 
-def _projects(boxes: Sequence[Container], made: dict[str, Owned]) -> Iterator[Owned]:
-    for name in dict.fromkeys(box.compose_project for box in boxes):
-        mine = [made[box.name] for box in boxes if box.compose_project == name]
-        if name is None:
-            yield from mine
+def _projects(boxes: Sequence[Container], made: Mapping[str, Owned]) -> Iterator[Owned]:
+    projects: dict[str, list[Owned]] = defaultdict(list)
+    for box in boxes:
+        if box.compose_project is None:
+            yield made[box.name]
         else:
-            yield _summed(Owned("project", name, started="docker compose"), mine)
+            projects[box.compose_project].append(made[box.name])
+    for name, mine in projects.items():
+        yield _summed(Owned("project", name, started="docker compose"), mine)
 
 
-def _users(sheet: Sheet, loose: Sequence[tuple[Owned, int]]) -> Iterator[Owned]:
+def _user(name: str | None, rows: Sequence[Owned]) -> Owned:
     """Processes that neither a unit nor a container has: a login, tmux, nohup, or a job of ours."""
-    owners = {one.pid: one.user for one in sheet.processes or ()}
-    for user in dict.fromkeys(owners.get(pid) for _, pid in loose):
-        mine = [one for one, pid in loose if owners.get(pid) == user]
-        row = Owned("user", user or "not seen", started="a login, tmux or nohup", returns="nothing starts it again")
-        yield _summed(row, mine)
+    row = Owned("user", name or "not seen", started="a login, tmux or nohup", returns="nothing starts it again")
+    return _summed(row, rows)
 
 
 def _summed(row: Owned, below: Sequence[Owned]) -> Owned:
