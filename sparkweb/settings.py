@@ -43,7 +43,6 @@ INSTALLED_APPS = [
     "apps.deployments",
     "apps.runs",
     "apps.watch",
-    "apps.benchmarks",
     "apps.live",
     "apps.pages",
     "apps.api",
