@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from apps.facts.sheet import Sheet
-from apps.facts.values import Container, Unit
+from apps.facts.values import Container, GpuProcess, Unit
 
 SYSTEM_BYTES = 6 << 30  # what an idle Spark's own system takes
 NOTABLE_BYTES = 512 << 20  # less is nobody's business
@@ -134,20 +134,30 @@ def survivors(sheet: Sheet, most: int = 6) -> tuple[str, ...]:
     """Who still holds memory, in words, the largest first: `python3 (process 4711, container vllm_node) 61.2 GiB`."""
     found: dict[str, tuple[int, str]] = {}
     units = units_by_container(sheet)
-    for one in sheet.processes or ():
-        size = (one.resident_bytes or 0) + (one.gpu_bytes or 0)
-        name = ((one.command or "").split() or [one.starts.engine or "process"])[0].rpartition("/")[2]
-        found[str(one.pid)] = size, _in_words(units, name, one.pid, one.container, one.unit)
+    on_gpu: dict[int, list[GpuProcess]] = {}
     for gpu in sheet.gpus.processes if sheet.gpus else ():
-        size = max((gpu.mib or 0) << 20, found.get(str(gpu.pid), (0, ""))[0])
-        name = (gpu.name or "process").rpartition("/")[2]
-        found[str(gpu.pid)] = size, _in_words(units, name, gpu.pid, gpu.container, gpu.unit)
+        on_gpu.setdefault(gpu.pid, []).append(gpu)
+    engines = {one.pid: one for one in sheet.processes or ()}
+    for pid in dict.fromkeys([*engines, *on_gpu]):
+        engine, gpus = engines.get(pid), on_gpu.get(pid, [])
+        size = max(
+            (engine.resident_bytes or 0) + (engine.gpu_bytes or 0) if engine else 0,
+            sum(one.mib or 0 for one in gpus) << 20,
+        )
+        words = (engine.command or "").split() or [engine.starts.engine or "process"] if engine else []
+        name = (words[0] if words else gpus[0].name or "process").rpartition("/")[2]
+        container = next((one.container for one in (engine, *gpus) if one and one.container), None)
+        unit = next((one.unit for one in (engine, *gpus) if one and one.unit), None)
+        found[str(pid)] = size, _in_words(units, name, pid, container, unit)
     inside = {one.container for one in sheet.processes or ()}
     inside |= {one.container for one in (sheet.gpus.processes if sheet.gpus else ())}
     for holder in holders(sheet, 0):
         if holder.kind == "container" and holder.name not in inside:
-            unit = units.get(holder.name)
-            found[holder.name] = holder.bytes, f"container {holder.name}" + (f" (unit {unit.name})" if unit else "")
+            starter = units.get(holder.name)
+            found[holder.name] = (
+                holder.bytes,
+                f"container {holder.name}" + (f" (unit {starter.name})" if starter else ""),
+            )
     rows = sorted((one for one in found.values() if one[0] >= NOTABLE_BYTES), reverse=True)
     return tuple(f"{words} {size / (1 << 30):.1f} GiB" for size, words in rows[:most])
 
