@@ -47,7 +47,6 @@ def shares(slow: list[list[int]], quick: list[int], processes: int) -> list[int]
     for share in dealt:
         while len(share) < size and (one := next(left, None)) is not None:
             share.append(one)
-    dealt[-1].extend(left)
     return [one for share in dealt for one in share]
 
 
