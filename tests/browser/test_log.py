@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ def expect(page: Any, condition: str, *, within: float = 12000) -> None:
         page.wait_for_timeout(50)
 
 
+def once(words: str) -> str:
+    """Words that no try before this one has written."""
+    return f"{words} {uuid.uuid4().hex[:8]}"
+
+
 def has_line(text: str) -> str:
     return f"[...document.querySelectorAll('.line-text')].some(line => line.textContent.includes({text!r}))"
 
@@ -54,8 +60,9 @@ def test_lines_come_by_the_socket_when_all_polling_is_blocked(site: Site, signed
     page.goto(f"/runs/{site.ids['loading']}")
     expect(page, badge_is("live"))
     expect(page, has_line("RayWorkerWrapper"))
-    write(site, "written while you watch\n")
-    expect(page, has_line("written while you watch"))
+    words = once("written while you watch")
+    write(site, f"{words}\n")
+    expect(page, has_line(words))
     assert asked == []
 
 
@@ -65,8 +72,9 @@ def test_lines_come_by_polling_when_the_socket_is_blocked(site: Site, signed_in:
     page.route_web_socket("**/ws/live", lambda socket: socket.close(code=1011))
     page.goto(f"/runs/{site.ids['loading']}")
     expect(page, badge_is("polling"))
-    write(site, "written for pollers\n")
-    expect(page, has_line("written for pollers"))
+    words = once("written for pollers")
+    write(site, f"{words}\n")
+    expect(page, has_line(words))
     page.unroute_all()
     assert page.locator(BADGE).inner_text() == "polling"
 
@@ -169,7 +177,8 @@ def test_the_scrollbar_is_that_of_the_whole_log(site: Site, signed_in: Callable[
 
 def test_a_link_to_a_line_shows_it_also_behind_a_gap(site: Site, signed_in: Callable[..., Any]) -> None:
     page = signed_in("viewer").new_page()
-    write(site, "".join(f"kept or not {n:06d}\n" for n in range(20_000)))
+    words = once("kept or not")
+    write(site, "".join(f"{words} {n:06d}\n" for n in range(20_000)))
     number = int(site.python(GAP.replace("RUN", str(site.ids["loading"]))).strip())
     page.goto(f"/runs/{site.ids['loading']}#L{number}")
     expect(page, f"{SEEN}.includes({number})")
@@ -177,10 +186,10 @@ def test_a_link_to_a_line_shows_it_also_behind_a_gap(site: Site, signed_in: Call
         page, "document.querySelector('.line[data-marked=true] .line-gap')?.textContent.includes('are not kept here')"
     )
     assert "The job is not affected" in page.locator("#run-live").inner_text()
-    page.locator("[data-log=search] input").fill("kept or not 019990")
+    page.locator("[data-log=search] input").fill(f"{words} 019990")
     page.keyboard.press("Enter")
     expect(page, "document.querySelectorAll('[data-log=found] .found-hit').length === 1")
-    assert page.locator("[data-log=found] .found-around").all_inner_texts()[0].endswith("kept or not 019989")
+    assert page.locator("[data-log=found] .found-around").all_inner_texts()[0].endswith(f"{words} 019989")
     site.python(
         "from apps.runs.models import Stream; Stream.objects.filter(gap_end__gt=0).update(gap_start=0, gap_end=0)"
     )
