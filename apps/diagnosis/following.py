@@ -18,7 +18,7 @@ from apps.diagnosis.signs import Sign
 from apps.diagnosis.story import Line, Story, rank_of, tell
 
 MOST_ORIGINS = 4096  # process prefixes that are remembered
-PART = 256  # lines that are passed over at once
+PARTS = (256, 16)  # lines that are passed over at once; fewer where one among more tells something
 FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
 
@@ -57,13 +57,19 @@ class LogReader:
 
     def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
         """Lines that tell nothing are passed over many at a time, where the last ones were such."""
-        if not self._nothing_told or len(lines) < PART:
+        if not self._nothing_told or len(lines) < PARTS[0]:
             self._read(lines, frames=frames)
-        elif not self._passed(lines):
-            for at in range(0, len(lines), PART):
-                part = lines[at : at + PART]
-                if not self._passed(part):
-                    self._read(part, frames=frames)
+        else:
+            self._pass_over(lines, PARTS, frames=frames)
+
+    def _pass_over(self, lines: Sequence[bytes], parts: Sequence[int], *, frames: bool) -> None:
+        if self._passed(lines):
+            return
+        if not parts or not self._nothing_told:
+            self._read(lines, frames=frames)
+            return
+        for at in range(0, len(lines), parts[0]):
+            self._pass_over(lines[at : at + parts[0]], parts[1:], frames=frames)
 
     def _passed(self, lines: Sequence[bytes]) -> bool:
         """Whether these lines tell nothing, and were passed over."""
