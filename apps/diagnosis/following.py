@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -87,7 +86,7 @@ class LogReader:
         shapes = b"\n".join(lines).translate(BLUR).split(b"\n")
         passed = superseded(lines, shapes) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
-        plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
+        plain: dict[int, dict[str, int]] = {}  # votes of these frames, where nothing but a bar was in them
         again: dict[int, int] = {}  # how often each of them was passed over
         first, told = self._number, 0
         for place, raw in enumerate(lines, 1):
@@ -110,15 +109,16 @@ class LogReader:
                 self._pass_by(raw, shape)
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
                 continue
-            measured = Counter(story.votes) if before and place in before else None
+            measured = dict(story.votes) if before and place in before else None
             take(story, shape, self._line(raw, shape, first + place))
             if measured is not None and shape.only_a_bar and story.open_sign is None:
-                plain[place] = story.votes - measured
+                plain[place] = {kind: n - measured.get(kind, 0) for kind, n in story.votes.items()}
             if not shape.bars:
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
         for place, times in again.items():
             for kind, votes in plain[place].items():
-                story.votes[kind] += votes * times
+                if votes:
+                    story.votes[kind] += votes * times
         self._number += len(lines)
         self._nothing_told = told * 8 < len(lines)
 
