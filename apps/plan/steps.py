@@ -292,6 +292,11 @@ def smoke(spec: Spec, head: str) -> Step:
     )
 
 
+def proofs_of(spec: Spec, head: str) -> tuple[Step, ...]:
+    """What ends a launch: all that a smoke test asks, but for the names of the models, which were waited for."""
+    return tuple(step for step in questions(spec, head) if step.gate.get("ask") != proofs.MODELS)
+
+
 def questions(spec: Spec, head: str) -> tuple[Step, ...]:
     """What a smoke test asks of one service, a step each."""
     plain = smoke(spec, head)

@@ -355,7 +355,7 @@ def test_the_apis_own_key_is_shown_to_it_and_stands_in_no_plan(monkeypatch: pyte
     spec = qwen35(secrets=(Secret("VLLM_API_KEY", "api"), Secret("HF_TOKEN", "hub")))
     plan = launch(spec, pair(busy=False), given=GIVEN)
     asking = [step for stage in plan.stages for step in stage.steps if step.kind in ("ready", "smoke")]
-    assert [step.secrets for step in asking] == [(Secret("VLLM_API_KEY", "api"),)] * 2
+    assert [step.secrets for step in asking] == [(Secret("VLLM_API_KEY", "api"),)] * 4
     made = Executor(
         plan, MemoryJournal(plan), MemoryDoors(plan.nodes), run_id=1, code="abc",
         environment_of=lambda step: {one.variable: "k3y" for one in step.secrets},

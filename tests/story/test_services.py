@@ -89,7 +89,7 @@ def tested_on_demand(cluster, machines: Machines, deployment: Deployment) -> Non
     deployment.refresh_from_db()
     assert deployment.state == "serving" and deployment.reason is None, "a test says nothing about the state"
     refused = machines.api.post(f"{at}/test", {"services": ["nobody"]})
-    assert (refused.status, refused.body["field"]) == (400, "services")
+    assert (refused.status, refused.body["field"]) == (422, "services")
 
 
 def test_three_services_on_one_node(cluster):
