@@ -21,6 +21,7 @@ from apps.pages import (
     runs,
     settings,
     signin,
+    smoke,
     triage,
 )
 
@@ -28,6 +29,7 @@ urlpatterns = [
     *fleet.urlpatterns,
     *fitting.urlpatterns,
     *deployments.urlpatterns,
+    *smoke.urlpatterns,
     *triage.urlpatterns,
     *nodes.urlpatterns,
     *provision.urlpatterns,
