@@ -52,6 +52,8 @@ def places(path: str) -> list[Place]:
     """The pages of the left column; the longest matching address is the current one. Runs belong to Deployments."""
     if path.startswith("/runs"):
         path = "/deployments"
+    if path.startswith("/report"):
+        path = "/settings"
     there = [(name, url) for name, url, module in PLACES if (HERE / f"{module}.py").exists()]
     current = max(
         (url for _, url in there if path == url or (url != "/" and path.startswith(url + "/"))), key=len, default=""

@@ -36,6 +36,8 @@ def pages(ids: dict[str, Any]) -> dict[str, str]:
         "recipe-import": "/recipes/import",
         "audit": "/audit",
         "settings": "/settings",
+        "report": "/report",
+        "report-deployment": f"/deployments/{ids['lost']}/report",
         "credentials": "/settings/credentials",
         "secrets": "/settings/secrets",
         "people": "/settings/people",
