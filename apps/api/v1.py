@@ -16,6 +16,7 @@ from ninja.router import BoundRouter
 
 from apps.api import (
     audit,
+    compare,
     credentials,
     deployments,
     explaining,
@@ -110,7 +111,7 @@ def _made() -> Api:
         openapi_extra={"security": [{"bearer": []}]},
     )
     problems.attach(made)
-    rooms = (nodes, provision, credentials, recipes, deployments, triage, report, runs, audit, explaining)
+    rooms = (nodes, provision, credentials, recipes, deployments, triage, compare, report, runs, audit, explaining)
     for room in rooms:
         made.add_router("", room.router)
     return made

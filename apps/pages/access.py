@@ -42,6 +42,7 @@ PLACES = (
     ("Nodes", "/nodes", "nodes"),
     ("Cluster", "/cluster", "cluster"),
     ("Recipes", "/recipes", "recipes"),
+    ("Benchmarks", "/benchmarks", "compare"),
     ("Explain", "/explain", "explain"),
     ("Audit", "/audit", "audit"),
     ("Settings", "/settings", "settings"),

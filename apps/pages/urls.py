@@ -5,6 +5,7 @@ from __future__ import annotations
 from apps.pages import (
     audit,
     cluster,
+    compare,
     credentials,
     deployments,
     explain,
@@ -29,6 +30,7 @@ urlpatterns = [
     *fleet.urlpatterns,
     *fitting.urlpatterns,
     *deployments.urlpatterns,
+    *compare.urlpatterns,
     *report.urlpatterns,
     *triage.urlpatterns,
     *nodes.urlpatterns,
