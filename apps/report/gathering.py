@@ -10,6 +10,7 @@ from django.db.models import Case, Count, IntegerField, OuterRef, Q, QuerySet, S
 from django.utils import timezone
 
 from apps.audit.models import Entry
+from apps.benchmarks import compared, comparing
 from apps.deployments.models import Deployment
 from apps.deployments.queries import endpoint
 from apps.deployments.state import FLAG_WORDS
@@ -24,6 +25,7 @@ from apps.report.known import (
     KnownNode,
     KnownRevision,
     Launched,
+    Measurement,
     Placed,
 )
 from apps.runs import queries, restoring
@@ -35,6 +37,7 @@ MOST_DEPLOYMENTS = 100  # in detail; trouble comes first
 MOST_NODES = 100
 MOST_DECISIONS = 200  # the newest
 MOST_REVISIONS = 20
+MOST_BENCHMARKS = 5
 MOST_JOBS = 20  # folders that are named, a node
 BROUGHT_UP = ("launch", "relaunch", "adopt")
 TROUBLE_FIRST = ("failed", "lost", "degraded", "unreachable", "launching", "stopping", "serving", "stopped", "draft")
@@ -261,6 +264,7 @@ def _deployment(one: Deployment) -> KnownDeployment:
             f"{each.kind} {each.name} on {each.node}{' (and not at boot again)' if each.disable else ''}"
             for each in one.consents.order_by("node", "kind", "name")
         ),
+        benchmarks=tuple(_measured(one)),
         robot=str(one.relaunching.get("sentence", "")),
     )
 
@@ -271,6 +275,23 @@ def _answers(one: Deployment, services: Sequence[dict[str, Any]]) -> Iterable[An
         reached = endpoint(one, name)
         if reached is not None:
             yield Answers(name, reached.url, reached.node, reached.tunnel, reached.why)
+
+
+def _measured(one: Deployment) -> Iterable[Measurement]:
+    found = list(one.benchmarks.exclude(result={}).order_by("-pk")[:MOST_BENCHMARKS])
+    good = comparing.good_ones() if found else []
+    for row in map(comparing.row_of, found):
+        verdict = compared.judge(row, good)
+        first = dict(compared.points(row, "ttft"))
+        yield Measurement(
+            row.id,
+            row.name,
+            str(row.result.get("made", "")),
+            row.good,
+            tuple((int(at), total, first.get(at)) for at, total in compared.points(row, "aggregate")),
+            verdict.against.name if verdict.against else "",
+            tuple(worse.sentence for worse in verdict.worse),
+        )
 
 
 def _launched(run: Run | None) -> Launched | None:

@@ -94,6 +94,19 @@ class Launched:
 
 
 @dataclass(frozen=True)
+class Measurement:
+    """A benchmark of the deployment. `worse`: what is worse than in the best known good, in sentences."""
+
+    id: str
+    name: str
+    made: str
+    good: bool
+    levels: tuple[tuple[int, float | None, float | None], ...]  # concurrency, aggregate tokens/s, TTFT in s
+    against: str = ""
+    worse: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class KnownDeployment:
     id: int
     name: str
@@ -120,6 +133,7 @@ class KnownDeployment:
     good: Launched | None = None
     active_run: int | None = None
     consents: tuple[str, ...] = ()  # what may be cleared for it, in words
+    benchmarks: tuple[Measurement, ...] = ()  # the newest first
     robot: str = ""  # what the robot waits for or gave up
 
 

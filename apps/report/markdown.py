@@ -132,6 +132,23 @@ def _deployment(one: dict[str, Any]) -> Iterator[str]:
         why = text(each["reason"]) if each["reason"] else "no reason given"
         yield f"- revision {each['number']}, {each['made']}, {text(each['by'])}: {why}"
     yield ""
+    if one["benchmarks"]:
+        yield from table(
+            ("Benchmark", "Made", "Concurrency: tokens/s, first token", "Known good"),
+            (
+                (
+                    text(row["name"]),
+                    text(row["made"]),
+                    "; ".join(
+                        f"{level['concurrency']}: {level['aggregate_tok_s']:.4g}"
+                        + (f", {level['ttft_s']:.3g} s" if level["ttft_s"] is not None else "")
+                        for level in row["levels"]
+                    ),
+                    "yes" if row["good"] else "",
+                )
+                for row in one["benchmarks"]
+            ),
+        )
     if one["settings"]:
         yield from table(
             ("Setting", "Passed", "Whose", "Why"),

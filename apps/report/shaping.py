@@ -140,6 +140,20 @@ def _deployment(one: KnownDeployment, known: Known, sheets: Mapping[str, Sheet])
             for setting in (launched.settings if launched else ())
             if setting.get("reason")
         ],
+        "benchmarks": [
+            {
+                "id": each.id,
+                "name": each.name,
+                "made": each.made or None,
+                "good": each.good,
+                "levels": [
+                    {"concurrency": at, "aggregate_tok_s": total, "ttft_s": first} for at, total, first in each.levels
+                ],
+                "against": each.against or None,
+                "worse": list(each.worse),
+            }
+            for each in one.benchmarks
+        ],
         "flags": [{"words": words, "said": said, "since": since or None} for words, said, since in one.flags],
         "when_lost": {"policy": one.policy, "other_ranks": one.on_rank_lost, "robot": one.robot or None},
         "may_be_cleared": list(one.consents),
@@ -380,6 +394,10 @@ def _of_deployment(one: KnownDeployment) -> Iterator[dict[str, Any]]:
         )
     for words, said, _ in one.flags:
         yield _row("flag", f"{one.name} is {words}", said, severity="warn", deployment=one.name)
+    newest = one.benchmarks[0] if one.benchmarks else None
+    if newest and newest.worse:
+        said = f"{newest.name} against {newest.against}: {'; '.join(newest.worse)}."
+        yield _row("slower", f"{one.name} is slower than it was", said, severity="warn", deployment=one.name)
     if one.robot and one.state in TROUBLE:
         yield _row("robot", f"What the robot does about {one.name}", one.robot, severity="note", deployment=one.name)
     if one.running is not None and one.revisions and one.running != one.revisions[0].number:

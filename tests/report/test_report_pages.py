@@ -9,10 +9,12 @@ from django.test import Client
 from django.utils import timezone
 
 from apps.audit.actor import Actor
+from apps.benchmarks.models import Benchmark
 from apps.deployments.models import Deployment
 from apps.inventory.models import Node
 from apps.people import services as people
 from apps.report import gathering, markdown, shaping
+from tests.benchmarks.test_compare_pure import row
 
 
 def fleet(trail: bool = True) -> dict[str, Any]:
@@ -79,6 +81,23 @@ def test_what_serves_and_where_it_is_reached(seeded: Any) -> None:
     assert one["services"][0]["endpoint"]["url"].endswith(":30000/v1")
     assert one["ranks"][0]["container"] == "vllm-b-r0" and one["revision"]["running"] == 1
     assert {row["what"] for row in body["limitations"]} >= {"manual"}
+
+
+def test_benchmarks_and_one_that_is_worse(seeded: Any, signed_in: Any) -> None:
+    deployment = seeded.serving
+    for name, faster, good in (("then", 1.0, True), ("now", 0.7, False)):
+        result = {"made": "2026-11-30T10:00:00Z", "tool": "sparkweb", **row(faster=faster).result}
+        Benchmark.objects.create(
+            name=name, result=result, good=good, deployment=deployment, revision=deployment.revision
+        )
+    body = shaping.report(gathering.of_deployment(deployment, trail=True))
+    now, then = body["deployments"][0]["benchmarks"]
+    assert (now["name"], now["against"], then["good"]) == ("now", "then", True)
+    assert then["levels"][0] == {"concurrency": 1, "aggregate_tok_s": 26, "ttft_s": 0.48}
+    (slower,) = [one for one in body["problems"] if one["what"] == "slower"]
+    assert "18.2 instead of 26 tokens/s" in slower["said"][0]
+    assert "1: 26, 0.48 s; 2: 41" in markdown.of(body)
+    assert "regression" in signed_in("viewer").get(f"/deployments/{deployment.pk}/report").content.decode()
 
 
 def test_without_the_trail_there_are_no_reasons(seeded: Any) -> None:
