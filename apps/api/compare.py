@@ -80,9 +80,14 @@ def export_benchmarks(request: HttpRequest, ids: Word = "", format: Word = "json
 @router.post("benchmarks/import", response={201: Imported})
 @allow("benchmark", post="benchmark")
 def import_benchmarks(request: HttpRequest, body: ImportBody) -> Status[Imported]:
-    """Results of llama-benchy, `vllm bench serve` or another sparkweb, as `text`. `hardware` and `where` are taken where the text does
-    not say them. What is there already comes back as it is."""
+    """Results of llama-benchy, `vllm bench serve` or another sparkweb, as `text`. `hardware`, `tensor_parallel` and `where` are
+    taken where the text does not say them. What is there already comes back as it is."""
     made = comparing.import_text(
-        actor_of(request), text=body.text, hardware=body.hardware, name=body.name, where=body.where
+        actor_of(request),
+        text=body.text,
+        hardware=body.hardware,
+        name=body.name,
+        where=body.where,
+        tensor_parallel=body.tensor_parallel,
     )
     return Status(201, Imported(benchmarks=[one.pk for one in made]))

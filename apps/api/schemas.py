@@ -1099,6 +1099,7 @@ class ImportBody(Body):
 
     text: Annotated[str, Field(max_length=2 << 20), AfterValidator(_no_nul)]
     hardware: Word = ""
+    tensor_parallel: Annotated[int | None, Field(ge=1, le=1024)] = None
     name: Word = ""
     where: Annotated[str, Field(max_length=1000), AfterValidator(_no_nul)] = ""
 

@@ -56,5 +56,11 @@ def of(hardware: str | None) -> Bandwidth | None:
     return found[0] if found and len(each_part) <= 1 else None
 
 
+def count_of(hardware: str | None) -> int:
+    """How many machines or GPUs a text such as `2 × DGX Spark (GB10)` names; 1 where it says nothing."""
+    found = re.match(r"\s*(\d{1,4})\s*[x×]\s*\S", hardware or "", re.IGNORECASE)
+    return int(found[1]) if found else 1
+
+
 def _first(text: str) -> Bandwidth | None:
     return next((each for pattern, each in KNOWN if pattern.search(text)), None)

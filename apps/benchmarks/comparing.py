@@ -100,9 +100,17 @@ def _has_curve(row: Row) -> bool:
 
 
 @transaction.atomic
-def import_text(actor: Actor, *, text: str, hardware: str = "", name: str = "", where: str = "") -> list[Benchmark]:
-    """Every result of a text as a row of its own. `hardware` and `where` are taken where the file does not say them; one that is
-    there already comes back as it is. Raises Refused."""
+def import_text(
+    actor: Actor,
+    *,
+    text: str,
+    hardware: str = "",
+    name: str = "",
+    where: str = "",
+    tensor_parallel: int | None = None,
+) -> list[Benchmark]:
+    """Every result of a text as a row of its own. `hardware`, `tensor_parallel` and `where` are taken where the file does not say
+    them; one that is there already comes back as it is. Raises Refused."""
     authorize(actor, "benchmark")
     hardware, name, where = (each.strip() for each in (hardware, name, where))
     for field, said, most in (("hardware", hardware, 200), ("name", name, LONGEST_NAME), ("where", where, 1000)):
@@ -111,6 +119,7 @@ def import_text(actor: Actor, *, text: str, hardware: str = "", name: str = "", 
     made = []
     for place, body in enumerate(importing.read(text)):
         body["subject"]["hardware"] = body["subject"].get("hardware") or hardware or None
+        body["subject"]["tensor_parallel"] = body["subject"].get("tensor_parallel") or tensor_parallel
         body["where"] = body.get("where") or where
         if body["source"] == "reference" and not body["where"]:
             raise Refused("bad_input", "A reference needs its source.", field="where", remedy="Say where it is from.")
@@ -277,11 +286,13 @@ def judged(row: Row) -> roofline.Judged:
     stored = Benchmark.objects.select_related("revision").filter(pk=int(row.id)).first() if row.id.isdecimal() else None
     spec = _spec(stored, row.subject.get("service")) if stored is not None else None
     if spec is None:
-        model, split = (
-            _listed(str(row.subject.get("model") or ""), ""),
-            Split(int(row.subject.get("tensor_parallel") or 1)),
-        )
-        return roofline.judge(row.result, model, split, bandwidth.of(row.subject.get("hardware")))
+        hardware, parallel = row.subject.get("hardware"), row.subject.get("tensor_parallel")
+        several = bandwidth.count_of(hardware)
+        if several > 1 and not parallel:
+            missing = f"how the model is split over {several} of them (tensor parallel) is not said"
+            return roofline.Judged(missing=missing)
+        model = _listed(str(row.subject.get("model") or ""), "")
+        return roofline.judge(row.result, model, Split(int(parallel or 1)), bandwidth.of(hardware))
     sheets = _sheets(spec.nodes)
     hardware = row.subject.get("hardware") or _hardware(sheets)
     return roofline.judge(row.result, _model(spec, sheets), asked.split_of(spec), bandwidth.of(hardware))

@@ -132,10 +132,17 @@ def export(request: HttpRequest) -> HttpResponse:
 def bring(request: HttpRequest) -> HttpResponse:
     """Import a file or a pasted text."""
     error, text = None, request.POST.get("text", "")
-    values = {name: request.POST.get(name, "").strip() for name in ("hardware", "name", "where")}
+    values = {name: request.POST.get(name, "").strip() for name in ("hardware", "tensor_parallel", "name", "where")}
     if request.method == "POST":
         try:
-            made = comparing.import_text(actor_of(request), text=_given(request, text), **values)
+            made = comparing.import_text(
+                actor_of(request),
+                text=_given(request, text),
+                hardware=values["hardware"],
+                name=values["name"],
+                where=values["where"],
+                tensor_parallel=_whole("tensor_parallel", values["tensor_parallel"]),
+            )
         except Refused as refused:
             error = error_of(refused)
         else:

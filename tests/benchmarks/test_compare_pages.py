@@ -108,6 +108,19 @@ def test_a_row_by_hand(signed_in: Any) -> None:
     assert not Benchmark.objects.exists() and Entry.objects.get(action="benchmark:removed").reason == "wrong machine"
 
 
+def test_several_machines_are_judged_once_their_split_is_said(signed_in: Any) -> None:
+    browser = signed_in("operator")
+    text = json.dumps(benchy(benchy_entry(1)))
+    browser.post("/benchmarks/import", {"text": text, "hardware": "2 × DGX Spark (GB10)"})
+    one = Benchmark.objects.get()
+    assert "how the model is split over 2" in browser.get(f"/benchmarks?id={one.pk}").content.decode()
+    reply = browser.post(
+        "/benchmarks/import", {"text": text, "hardware": "2 × DGX Spark (GB10)", "tensor_parallel": "2"}
+    )
+    assert "of what 273 GB/s allow" in browser.get(reply.url).content.decode()
+    assert browser.post("/benchmarks/import", {"text": text, "tensor_parallel": "two"}).status_code == 422
+
+
 def test_what_was_measured_stays() -> None:
     with pytest.raises(Refused, match="is kept"):
         comparing.remove(ADMIN, stored("mine"), reason="x")
