@@ -43,6 +43,7 @@ INSTALLED_APPS = [
     "apps.deployments",
     "apps.runs",
     "apps.watch",
+    "apps.benchmarks",
     "apps.live",
     "apps.pages",
     "apps.api",

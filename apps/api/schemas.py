@@ -1131,3 +1131,40 @@ class ExplainBody(Body):
 
 class Explained(Out):
     readings: list[dict[str, Any]]
+
+
+# Benchmarks
+
+
+class ImportBody(Body):
+    """`text` is the file: JSON, or a JSON object a line."""
+
+    text: Annotated[str, Field(max_length=2 << 20), AfterValidator(_no_nul)]
+    hardware: Word = ""
+    tensor_parallel: Annotated[int | None, Field(ge=1, le=1024)] = None
+    name: Word = ""
+    where: Annotated[str, Field(max_length=1000), AfterValidator(_no_nul)] = ""
+
+
+class Imported(Out):
+    benchmarks: list[int]
+
+
+class ComparedRow(Out):
+    """`result` is as docs/compare.md says it. `regression` null: there is no known good to compare with."""
+
+    id: str
+    name: str
+    good: bool
+    result: dict[str, Any]
+    against: str | None
+    regression: bool | None
+    worse: list[str]
+    roofline: dict[str, Any]
+
+
+class Compared(Out):
+    threshold: str
+    results: list[ComparedRow]
+    differences: dict[str, list[Any]]
+    available: list[dict[str, Any]]

@@ -14,7 +14,20 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 from ninja.router import BoundRouter
 
-from apps.api import audit, credentials, deployments, explaining, nodes, problems, provision, recipes, runs, triage
+from apps.api import (
+    audit,
+    compare,
+    credentials,
+    deployments,
+    explaining,
+    nodes,
+    problems,
+    provision,
+    recipes,
+    report,
+    runs,
+    triage,
+)
 from apps.api.bodies import StrictParser
 from apps.api.schemas import Problem
 from apps.people.access import allow
@@ -98,7 +111,7 @@ def _made() -> Api:
         openapi_extra={"security": [{"bearer": []}]},
     )
     problems.attach(made)
-    rooms = (nodes, provision, credentials, recipes, deployments, triage, runs, audit, explaining)
+    rooms = (nodes, provision, credentials, recipes, deployments, triage, compare, report, runs, audit, explaining)
     for room in rooms:
         made.add_router("", room.router)
     return made

@@ -42,6 +42,7 @@ PLACES = (
     ("Nodes", "/nodes", "nodes"),
     ("Cluster", "/cluster", "cluster"),
     ("Recipes", "/recipes", "recipes"),
+    ("Benchmarks", "/benchmarks", "compare"),
     ("Explain", "/explain", "explain"),
     ("Audit", "/audit", "audit"),
     ("Settings", "/settings", "settings"),
@@ -52,6 +53,8 @@ def places(path: str) -> list[Place]:
     """The pages of the left column; the longest matching address is the current one. Runs belong to Deployments."""
     if path.startswith("/runs"):
         path = "/deployments"
+    if path.startswith("/report"):
+        path = "/settings"
     there = [(name, url) for name, url, module in PLACES if (HERE / f"{module}.py").exists()]
     current = max(
         (url for _, url in there if path == url or (url != "/" and path.startswith(url + "/"))), key=len, default=""

@@ -20,6 +20,12 @@ PLACES = (
         "Values that plans call by name, such as a hub token. Write only.",
         "edit_credentials",
     ),
+    (
+        "/report",
+        "State report",
+        "What runs where, on which versions, what is wrong, who decided what and where every file is; as Markdown and JSON, too.",
+        "view",
+    ),
 )
 
 

@@ -97,6 +97,43 @@ def share(
     return Share(even, whole, "by the files' size, split evenly", even=True)
 
 
+def on_rank(
+    split: Split,
+    *,
+    whole: int | None,
+    tensors: Sequence[tuple[str, int, int]] = (),
+    config: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
+    """Bytes of each family that one rank of tensor parallel holds, over all stages of pipeline parallel: what a token meets on
+    its way. {} where neither tensors nor config tell the families apart."""
+    found = families(config)
+    sized = {} if isinstance(found, Unknown) else sizes(found, config)
+    if tensors and whole is not None:
+        named = _by_name(tensors, whole)
+    elif sized:
+        named = _fitted(sized, whole) if whole is not None else sized
+    else:
+        return {}
+    text = text_config(config or {})
+    return {
+        name: size * (_part(name, split, text) if name in LAYERED else 1 / split.tensor) for name, size in named.items()
+    }
+
+
+def experts_of(config: Mapping[str, Any] | None) -> tuple[int, int]:
+    """(experts a layer, those that one token uses); (0, 0) for a dense model, (n, 0) where the config does not say how many."""
+    text = text_config(config or {})
+    names = (
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "moe_topk",
+        "moe_top_k",
+        "top_k_experts",
+    )
+    return _experts(text), next((text[name] for name in names if is_size(text.get(name))), 0)
+
+
 def gguf_parts(name: str) -> tuple[str, ...]:
     """A GGUF and all of its parts: `x-00001-of-00003.gguf` is three files."""
     found = _PART.fullmatch(name)
