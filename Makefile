@@ -22,6 +22,9 @@ SEED ?=
 INSTALL ?=
 nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 
+# Python keeps what it compiled: without it each command of ours costs twice the processor time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-build lab-needs bench chaos clean runtime engine test-systems test-postgres wheelhouse
 
