@@ -7,10 +7,10 @@ are; and only once for all lines of one shape, so a log of many lines that diffe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from apps.diagnosis import identities
 from apps.diagnosis.alike import (
@@ -121,6 +121,31 @@ def _search_for(pattern: re.Pattern[str], trigger: str) -> _Search:
     sure = not names_digits(pattern.pattern)
     searched = pattern if sure else any_digits(pattern)
     return _Search(searched, sure, (searched and needles_of(searched, known=trigger)) or ("",))
+
+
+T = TypeVar("T", Rule, Sign)
+
+
+class _ByWord(Mapping[bytes, Sequence[tuple[T, _Search]]]):
+    """Rules or signs by their trigger words, each with how it is searched. That is found out for a word when a line holds it
+    first: for all of them it takes a third of a second, which no process is to pay at its start."""
+
+    def __init__(self, known: Mapping[bytes, Sequence[T]]) -> None:
+        self._known: Mapping[bytes, Sequence[T]] = known
+        self._searched: dict[bytes, Sequence[tuple[T, _Search]]] = {}
+
+    def __getitem__(self, word: bytes) -> Sequence[tuple[T, _Search]]:
+        found = self._searched.get(word)
+        if found is None:
+            found = tuple((each, _search_for(each.pattern, each.trigger)) for each in self._known[word])
+            self._searched[word] = found
+        return found
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class IdentitiesDecide(Exception):
@@ -259,8 +284,8 @@ def _of_kind(blurred: bytes, kinds: Sequence[_Kind]) -> _Kind | None:
 class Book:
     """Rules and signs by their trigger words; digits of a trigger are blurred as those of the lines are."""
 
-    rules: Mapping[bytes, tuple[tuple[Rule, _Search], ...]]
-    signs: Mapping[bytes, tuple[tuple[Sign, _Search], ...]]
+    rules: Mapping[bytes, Sequence[tuple[Rule, _Search]]]
+    signs: Mapping[bytes, Sequence[tuple[Sign, _Search]]]
     triggers: frozenset[bytes]
     in_paths: frozenset[bytes]  # those of them that tell something in the path lines of a traceback
     # Logs repeat themselves: what was found is kept, by blurred line. Lines that were freed from what was around them are
@@ -275,19 +300,17 @@ class Book:
 
     @classmethod
     def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
-        by_rule: dict[bytes, list[tuple[Rule, _Search]]] = {}
-        by_sign: dict[bytes, list[tuple[Sign, _Search]]] = {}
+        by_rule: dict[bytes, list[Rule]] = {}
+        by_sign: dict[bytes, list[Sign]] = {}
         rules = (*_COMMON, *rules)
         for rule in rules:
-            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append(
-                (rule, _search_for(rule.pattern, rule.trigger))
-            )
+            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append(rule)
         for sign in signs:
             for word in sign.trigger.split():
-                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _search_for(sign.pattern, sign.trigger)))
+                by_sign.setdefault(shape_of(word.encode()), []).append(sign)
         return cls(
-            {word: tuple(found) for word, found in by_rule.items()},
-            {word: tuple(found) for word, found in by_sign.items()},
+            _ByWord[Rule](by_rule),
+            _ByWord[Sign](by_sign),
             frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
             frozenset(rule.trigger.encode() for rule in rules if rule.in_paths),
             in_uuids=tuple(b"-" + word + b"-" for word in {*by_rule, *by_sign} if re.fullmatch(rb"[0a-f]{4}", word)),
