@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import cancel, explain, logs, probe, takeover, watch
+from bench import cancel, explain, loadgen, logs, probe, takeover, watch
 from bench.measure import CannotMeasure, Figures, machine
 
 BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
@@ -23,6 +23,10 @@ BENCHMARKS: dict[str, tuple[str, Callable[[bool], Figures]]] = {
     "logs": (
         "from a job's file to the browser: lines a second, latency, memory, and the same by other ways",
         logs.measured,
+    ),
+    "loadgen": (
+        "the load generator against a known schedule, and its top speed beside a client of httpx",
+        loadgen.measured,
     ),
     "explain": ("processor seconds and memory of explain and parse with 100 MB of anything", explain.measured),
 }

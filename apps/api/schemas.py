@@ -553,7 +553,9 @@ class StartBody(Body):
 
 class TestBody(Body):
     reason: str = Field(default="", max_length=2000)
-    services: list[str] | None = Field(default=None, max_length=32, description='these alone; "" is the main one; null: all')
+    services: list[str] | None = Field(
+        default=None, max_length=32, description='these alone; "" is the main one; null: all'
+    )
 
 
 class AnswerOut(Out):
@@ -1148,6 +1150,43 @@ class ImportBody(Body):
 
 class Imported(Out):
     benchmarks: list[int]
+
+
+class BenchmarkBody(Body):
+    """What is left out is as the page's form has it at first."""
+
+    service: str = Field(default="", max_length=31, description='"" is the main one')
+    reason: str = Field(default="", max_length=2000)
+    mode: str = Field(default="closed", description="closed: so many requests at a time; open: so many a second")
+    levels: list[int | float] = Field(
+        default=[1, 2, 4, 8, 16], max_length=16, description="requests at a time, or a second"
+    )
+    prompt_tokens: int = 512
+    output_tokens: int = 128
+    requests_per_level: int = Field(default=0, description="0: four a place, or ten seconds' worth; at least 8")
+    seconds_per_level: int = Field(default=0, description="0: until all requests are done")
+    warmup: int = 1
+    seed: int = 1
+    ignore_eos: bool = True
+    prefix_proof: bool = Field(default=True, description="no two prompts begin alike")
+    endpoint: str = Field(default="chat", description="chat or completions")
+
+
+class BenchmarkOut(Out):
+    id: int
+    name: str
+    deployment: int | None
+    revision: int | None
+    run: int | None
+    good: bool
+    made: datetime
+    by: str
+    result: dict[str, Any] = Field(description="as docs/compare.md says it")
+
+
+class Benchmarks(Out):
+    benchmarks: list[BenchmarkOut]
+    next: int | None
 
 
 class ComparedRow(Out):

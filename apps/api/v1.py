@@ -20,6 +20,7 @@ from apps.api import (
     credentials,
     deployments,
     explaining,
+    measure,
     nodes,
     problems,
     provision,
@@ -111,7 +112,20 @@ def _made() -> Api:
         openapi_extra={"security": [{"bearer": []}]},
     )
     problems.attach(made)
-    rooms = (nodes, provision, credentials, recipes, deployments, triage, compare, report, runs, audit, explaining)
+    rooms = (
+        nodes,
+        provision,
+        credentials,
+        recipes,
+        deployments,
+        triage,
+        compare,
+        measure,
+        report,
+        runs,
+        audit,
+        explaining,
+    )
     for room in rooms:
         made.add_router("", room.router)
     return made

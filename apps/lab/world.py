@@ -199,6 +199,7 @@ class Node:
         self.programs: list[Any] = []  # servers other than vLLM, in containers or not
         self.gpu_claims: dict[tuple[str, int], float] = {}  # GiB by holder and GPU, where GPUs have memory of their own
         self.listeners: dict[int, Listener] = {}
+        self.doors: dict[int, asyncio.Server] = getattr(self, "doors", {})  # see tools.network.doors_of
         self.kernel_lines: list[tuple[float, str]] = []
         self.journal: list[tuple[float, str, str]] = []
         self.util = 0

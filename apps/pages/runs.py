@@ -23,7 +23,7 @@ from apps.audit.models import Entry
 from apps.diagnosis.eta import Estimate
 from apps.diagnosis.refusal import Refused
 from apps.inventory.models import Node
-from apps.pages import charts, scripts
+from apps.pages import charts, measure, scripts
 from apps.pages.refusing import error_of, explained
 from apps.pages.smoke import answer_rows
 from apps.pages.words import clock, duration_words, tone
@@ -46,6 +46,7 @@ TITLES = {
     "restore": "Restore",
     "unlock": "Remove locks",
     "smoke": "Smoke test",
+    "benchmark": "Benchmark",
 }
 
 
@@ -348,6 +349,7 @@ def run_context(run: Run) -> dict[str, Any]:
         "kernel": run.outcome.get("kernel") or [],
         "cleared": run.ended and any(row.step.key.startswith(restoring.CLEARING) for row in steps),
         "answers": answer_rows(run),
+        "measured": measure.shown(run),
         "stages": stages,
         "steps_done": sum(stage.done for stage in stages),
         "steps_total": len(steps),

@@ -70,9 +70,9 @@ CHANGES_ENGINES = ("launch", "relaunch")
 OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
 FLOOR = "os_floor_reached"
 LOCKED = (401, 403)
-BESIDE = ("probe", "scan", "unlock", "smoke")  # these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock", "smoke", "benchmark")  # these work beside whatever else is done on a node
 ASKS_ON = ("smoke",)  # a question that failed keeps no other from being asked
-CHANGES_NOTHING = ("probe", "smoke")
+CHANGES_NOTHING = ("probe", "smoke", "benchmark")
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
 

@@ -11,7 +11,10 @@ from apps.deployments.models import Deployment, Revision
 from apps.inventory.models import Node
 
 ACTIVE = ("queued", "reserving", "running")
-LOOKS_ON = ("smoke",)  # stories that are about a deployment and change nothing of it: they keep nobody from anything
+LOOKS_ON = (
+    "smoke",
+    "benchmark",
+)  # stories that are about a deployment and change nothing of it: they keep nobody from anything
 
 
 class Run(models.Model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from django.db.models import F
 from django.utils import timezone
@@ -31,6 +32,7 @@ PAST = {
     "restore": "restored",
     "unlock": "unlocked",
     "smoke": "tested",
+    "benchmark": "benchmarked",
 }
 
 
@@ -56,6 +58,10 @@ def _kept(run: Run) -> tuple[str, ...]:
     """Labels of the services that a launch left alone, also of those that had come up when it failed."""
     kept = (*run.plan.get("kept", ()), *run.outcome.get("left", ())) if run.story != "stop" else ()
     return tuple(name or str(run.plan["spec"].get("kind") or "chat") for name in kept)
+
+
+# What other rooms do in the transaction that ends a run, by its story.
+AT_THE_END: dict[str, Callable[[Run], None]] = {}
 
 
 def settle(run: Run) -> None:
@@ -98,6 +104,8 @@ def finish(run: Run, state: str, *, reason: str | None = None, evidence: str = "
     if run.deployment is not None and run.story in ("launch", "relaunch"):
         learning.remember(run.pk, run.deployment, run.plan, run.facts)
     settle(run)
+    if run.story in AT_THE_END:
+        AT_THE_END[run.story](run)
     outcome = "done" if state == Run.State.SUCCEEDED else "failed"
     seconds = round((now - run.created_at).total_seconds(), 1)
     about = run.deployment

@@ -92,6 +92,42 @@ def tested_on_demand(cluster, machines: Machines, deployment: Deployment) -> Non
     assert (refused.status, refused.body["field"]) == (422, "services")
 
 
+def measured_on_demand(machines: Machines, deployment: Deployment) -> None:
+    """A small benchmark, its result to compare; one that is cancelled keeps what it had; two at a time are refused."""
+    at = f"deployments/{deployment.pk}"
+    asked = {"levels": [1, 2], "prompt_tokens": 20, "output_tokens": 12, "requests_per_level": 4, "reason": "how fast?"}
+    run = ended(Run.objects.get(pk=machines.post(f"{at}/benchmark", asked, status=202)["run"]), 90)
+    assert (run.state, run.reason) == ("succeeded", None), (run.evidence, lines.lines(run, limit=100)["lines"])
+    (kept,) = machines.api.get(f"benchmarks?deployment={deployment.pk}").body["benchmarks"]
+    result = kept["result"]
+    assert (kept["run"], kept["revision"], result["source"]) == (run.pk, 1, "measured")
+    assert [(one["concurrency"], one["requests"], one["errors"]) for one in result["levels"]] == [(1, 4, 0), (2, 4, 0)]
+    assert result["levels"][0]["output_tokens"] == 48 and result["levels"][0]["ttft_s"]["p50"] > 0
+    assert result["subject"]["nodes"] == [HEAD] and "GB10" in result["subject"]["hardware"]
+    assert result["engine_metrics"]["after"]["vllm:generation_tokens_total"] > 0
+    assert machines.api.get(f"benchmarks/compare?ids={kept['id']}").body["results"][0]["id"] == str(kept["id"])
+
+    long = {"levels": [2], "prompt_tokens": 20, "output_tokens": 12, "requests_per_level": 10_000}
+    running = Run.objects.get(pk=machines.post(f"{at}/benchmark", long, status=202)["run"])
+    until = time.monotonic() + 40
+    while not any('"tick"' in one["text"] for one in lines.lines(running, limit=100)["lines"]):
+        assert time.monotonic() < until, "no tick came"
+        time.sleep(0.3)
+    second = machines.api.post(f"{at}/benchmark", asked)
+    assert (second.status, second.body["reason"]) == (409, "in_use") and second.body["run"] == running.pk
+    machines.post(f"runs/{running.pk}/cancel", {"reason": "enough"}, status=202)
+    running = ended(running, 60)
+    assert running.state == "cancelled"
+    kept = machines.api.get(f"benchmarks?deployment={deployment.pk}").body["benchmarks"][0]
+    assert (
+        kept["run"] == running.pk
+        and "stopped" in kept["result"]["note"]
+        and kept["result"]["levels"][0]["requests"] > 0
+    )
+    refused = machines.api.post(f"{at}/benchmark", {"levels": [0]})
+    assert (refused.status, refused.body["field"]) == (422, "levels")
+
+
 def test_three_services_on_one_node(cluster):
     machines = over_http(cluster)
     asked = {"name": "glm", "recipe": "glm-4.7-flash-stack", "nodes": [HEAD]}
@@ -109,6 +145,7 @@ def test_three_services_on_one_node(cluster):
     seen_as(deployment, "serving")
 
     tested_on_demand(cluster, machines, deployment)
+    measured_on_demand(machines, deployment)
 
     on_node(cluster, "docker kill glm-reranker-r0")
     seen_as(deployment, "degraded")

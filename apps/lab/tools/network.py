@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from apps.lab import scene
@@ -64,6 +65,32 @@ async def connect(listener: Listener) -> tuple[asyncio.StreamReader, asyncio.Str
             their_writer.close()
 
     return reader, writer, asyncio.create_task(serve())
+
+
+async def doors_of(call: Call) -> dict[int, str]:
+    """Port of something that listens on this node -> the socket file behind which it answers, as the node's programs see it. A node has a
+    network of its own, so no port of this machine's would do."""
+    node, there = call.node, "/run/lab/door" if call.machine.mode == "mount" else str(call.machine.runtime)
+    for port, listener in list(node.listeners.items()):
+        if listener.serve is not None and port not in node.doors:
+            node.doors[port] = await asyncio.start_unix_server(
+                _door(node, port), str(call.machine.runtime / f"p{port}")
+            )
+    return {port: f"{there}/p{port}" for port in node.doors if port in node.listeners}
+
+
+def _door(node: Node, port: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        listener = node.listeners.get(port)
+        try:
+            if listener is not None and listener.serve is not None:
+                await listener.serve(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    return answer
 
 
 MESSAGES = {

@@ -9,6 +9,7 @@ from apps.lab.call import Call, tool
 from apps.lab.machine import python_path
 from apps.lab.scene import Software
 from apps.lab.tools import setup
+from apps.lab.tools.network import doors_of
 
 HOST = Software(
     python="3.12.3",
@@ -67,14 +68,38 @@ if "torch" in sys.modules:
     torch.cuda = module("torch.cuda", is_available=lambda: True, device_count=lambda: 1, get_device_name=lambda *a: "NVIDIA GB10", get_device_capability=lambda *a: (12, 1),
                         get_arch_list=lambda: ["sm_80", "sm_90", "sm_100", "sm_120", "compute_120"])
     torch.cuda.nccl = module("torch.cuda.nccl", version=lambda: (2, 28, 9))
+@SOCKETS@
 @RUN@
+"""
+
+# For programs that talk to what listens on their node: a connection to one of its ports goes to a socket file of the lab's, any other
+# is refused, so that nothing is dialled.
+SOCKETS = r"""
+import socket
+DOORS = @DOORS@
+class Socket(socket.socket):
+    def connect(self, address):
+        if self.family == socket.AF_UNIX: return super().connect(address)
+        if address[0] not in ("127.0.0.1", "::1", "localhost") or address[1] not in DOORS: raise ConnectionRefusedError(111, "Connection refused")
+        blocking = self.gettimeout() != 0
+        with Plain(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+            door.connect(DOORS[address[1]])
+            os.dup2(door.fileno(), self.fileno())
+        os.set_blocking(self.fileno(), blocking)
+    def connect_ex(self, address):
+        try: self.connect(address)
+        except OSError as problem: return problem.errno
+        return 0
+    def setsockopt(self, *words):
+        pass  # of TCP; the file behind it knows none of them
+Plain, socket.socket = socket.socket, Socket
 """
 
 
 @tool("python3", "python", "python3.12", inside=True)
 async def python(call: Call) -> int:
     """This machine's interpreter, dressed: versions, platform and packages are the node's or the image's."""
-    installed, words = software(call), list(call.arguments)
+    installed, words, sockets = software(call), list(call.arguments), False
     while words and words[0] in ("-u", "-I", "-s", "-E", "-S", "-B", "-q"):
         words = words[1:]
     if words and words[0] in ("--version", "-V"):
@@ -108,6 +133,7 @@ async def python(call: Call) -> int:
             f"exec(compile({words[1] if len(words) > 1 else ''!r}, '<string>', 'exec'), {{'__name__': '__main__'}})",
         )
     elif not words or words[0] == "-":
+        sockets = bool(words)  # a program that was sent along
         given, run = ["-", *words[1:]], "exec(compile(sys.stdin.read(), '<stdin>', 'exec'), {'__name__': '__main__'})"
     else:
         path = call.machine.inside(
@@ -129,6 +155,7 @@ async def python(call: Call) -> int:
         PRELUDE.replace("@VALUES@", values)
         .replace("@KERNEL@", call.node.seed.kernel)
         .replace("@ARCH@", call.node.seed.arch)
+        .replace("@SOCKETS@", SOCKETS.replace("@DOORS@", repr(await doors_of(call))) if sockets else "")
         .replace("@RUN@", run)
     )
     prefix = "/run/lab/host" if call.machine.mode == "mount" else ""

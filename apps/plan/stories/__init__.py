@@ -1,6 +1,7 @@
 """One story a file: what is to happen, from a spec and the sheets of its nodes. Same input, same plan."""
 
 from apps.plan.stories.adopt import adopt
+from apps.plan.stories.benchmark import benchmark
 from apps.plan.stories.clear import clear
 from apps.plan.stories.launch import launch
 from apps.plan.stories.probe import probe
@@ -11,4 +12,16 @@ from apps.plan.stories.smoke import smoke
 from apps.plan.stories.stop import stop
 from apps.plan.stories.unlock import unlock
 
-__all__ = ["adopt", "clear", "launch", "probe", "provision", "relaunch", "restore", "smoke", "stop", "unlock"]
+__all__ = [
+    "adopt",
+    "benchmark",
+    "clear",
+    "launch",
+    "probe",
+    "provision",
+    "relaunch",
+    "restore",
+    "smoke",
+    "stop",
+    "unlock",
+]
