@@ -208,7 +208,18 @@ def by_hand(request: HttpRequest) -> HttpResponse:
     return render(request, "pages/benchmark_by_hand.html", context, status=error.status if error else 200)
 
 
-LEVEL_FIELDS = ("concurrency", "aggregate_tok_s", "per_request_tok_s", "ttft_s")
+LEVEL_FIELDS = {
+    "concurrency": "Concurrency",
+    "aggregate_tok_s": "Aggregate tokens/s",
+    "per_request_tok_s": "Tokens/s of a request",
+    "ttft_s": "First token",
+}
+
+
+def _called(field: str) -> str:
+    """`First token, line 2: ` for a cell of the table; nothing for a field that shows its error beside it."""
+    name, _, line = field.rpartition("-")
+    return f"{LEVEL_FIELDS[name]}, line {int(line) + 1}: " if name in LEVEL_FIELDS else ""
 
 
 def _figure(field: str, text: str) -> float | None:
@@ -220,7 +231,10 @@ def _figure(field: str, text: str) -> float | None:
         value = -1.0
     if not 0 <= value < 1e9:
         raise Refused(
-            "bad_input", f"{text[:40]!r} is no number of 0 or more.", field=field, remedy="Write it like 26.5."
+            "bad_input",
+            f"{_called(field)}{text[:40]!r} is no number of 0 or more.",
+            field=field,
+            remedy="Write it like 26.5.",
         )
     return value
 
