@@ -103,6 +103,7 @@ def _figures(rows: Sequence[Row]) -> list[dict[str, Any]]:
                     y_name=unit.split(",")[0],
                 ),
                 "table": table,
+                "loose": any(line["loose"] for line in table),
                 "decimals": 2 if name == "ttft" else 1,
             }
         )
