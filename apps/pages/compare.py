@@ -149,7 +149,7 @@ def bring(request: HttpRequest) -> HttpResponse:
         else:
             messages.success(request, f"{len(made)} result{'s are' if len(made) > 1 else ' is'} here to compare.")
             return redirect(f"/benchmarks?{urlencode([('id', one.pk) for one in made[: comparing.MOST_CHOSEN]])}")
-    context = {"error": error, "text": text, "values": values, "whats": importing.WHATS}
+    context = {"error": error, "text": text, "values": values, "formats": importing.READ}
     return render(request, "pages/benchmark_import.html", context, status=error.status if error else 200)
 
 
@@ -168,7 +168,7 @@ def _given(request: HttpRequest, text: str) -> str:
     try:
         return bytes(file.read()).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Refused("bad_input", "The file is no text in UTF-8.", field="file", remedy=importing.WHATS) from None
+        raise Refused("bad_input", "The file is no text in UTF-8.", field="file", remedy=importing.READ) from None
 
 
 @allow("benchmark")
