@@ -22,8 +22,11 @@ SEED ?=
 INSTALL ?=
 nodes := $(or $(SPARKWEB_CACHE),$(VAR))/nodes
 
+# Python keeps what it compiled: without it each command of ours costs twice the processor time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-build lab-needs bench chaos clean runtime engine test-systems test-postgres wheelhouse
+.PHONY: help setup demo demo-real up test check lock screenshots lab-test lab-full lab-build lab-needs bench chaos clean runtime engine test-systems test-postgres test-long wheelhouse
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
@@ -50,9 +53,12 @@ demo-real: engine ## a real vLLM on CPU over a real OpenSSH server, through the 
 up: runtime ## the product without pretend Sparks (PORT, VAR); the first page makes the administrator
 	@exec $(manage) up
 
-test: setup ## every test; what can't run on this machine is skipped and named at the end
+test: setup ## every test but the long ones; what can't run on this machine is skipped and named at the end
 	@sh scripts/missing.sh
 	@$(bin)/python -m pytest -n $(JOBS) --dist worksteal $(TESTS)
+
+test-long: setup ## the tests that make test leaves out for their length: whole demos, each network program (minutes)
+	@SPARKWEB_LONG=1 $(bin)/python -m pytest -n 0 -m long $(TESTS)
 
 check: setup ## style, types, import contracts, spelling, templates, migrations, deployment settings
 	@sh scripts/check.sh

@@ -1,6 +1,6 @@
 """What `manage.py explain` and `parse` cost with 100 MB of anything: processor seconds and memory of the one process.
 
-Inputs are the handed cases, repeated until they are that large (the same lines again and again), and logs of fifteen kinds in
+Inputs are the handed cases, repeated until they are that large (the same lines again and again), and logs of eighteen kinds in
 which no two lines are the same; in most of them nearly every line means something.
 """
 

@@ -150,6 +150,44 @@ def nothing_said(number: int) -> str:
     return "".join(chr(0x4E00 + _figure(number, 20_000, salt)) for salt in range(8)) + "\n"
 
 
+_SYLLABLES = ("ka", "lo", "mi", "ren", "tu", "sha", "po", "vel", "in", "gor", "ex", "da", "quo", "ni", "ble", "st")
+
+
+_AS_LETTERS = str.maketrans("0123456789", "bcdfghjklm")
+
+
+def _word(number: int, salt: int) -> str:
+    return "".join(_SYLLABLES[_figure(number, 16, 4 * salt + part)] for part in range(1 + _figure(number, 4, salt)))
+
+
+def _sentence(number: int, words: int) -> str:
+    told = [_word(number, salt) for salt in range(words)]
+    told[_figure(number, words)] = ("error", "memory", "model", "cuda", "worker", "timeout", "connection", "failed")[
+        number % 8
+    ]
+    return " ".join(told)
+
+
+def words(number: int) -> str:
+    """Sentences that mean nothing, with words in them that others begin with."""
+    return f"{_sentence(number, 12)} {str(number).translate(_AS_LETTERS)}\n"
+
+
+def asked(number: int) -> str:
+    """An engine that writes down what it is asked."""
+    return (
+        f"(APIServer pid=7) INFO {_time(number)} [logger.py:39] Received request chatcmpl-{_identity(number, 32)}: prompt: "
+        f"'{_sentence(number, 40)}', params: SamplingParams(n=1, temperature=0.7, max_tokens=512), prompt_token_ids: None, "
+        f"lora_request: None.\n(APIServer pid=7) INFO:     127.0.0.1:{30_000 + _figure(number, 30_000)} - "
+        '"POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    )
+
+
+def errors(number: int) -> str:
+    """Errors of which none says what another says."""
+    return f"(EngineCore pid=9) ERROR {_time(number)} [core.py:{1 + _figure(number, 900)}] ValueError: {_sentence(number, 8)}\n"
+
+
 def blank(number: int) -> str:
     return "\r" * 1000
 
@@ -168,6 +206,9 @@ FAMILIES: dict[str, Family] = {
     "docker_pull": docker_pull,
     "compose_pull": compose_pull,
     "podman_pull": podman_pull,
+    "asked": asked,
+    "errors": errors,
+    "words": words,
     "nothing_said": nothing_said,
     "blank": blank,
 }

@@ -6,6 +6,3 @@ class SparkwebConfig(AppConfig):
 
     def ready(self) -> None:
         from sparkweb import checks  # noqa: F401 - registers itself
-        from sparkweb.celery import app
-
-        app.set_default()  # tasks that any process sends go to our broker

@@ -12,6 +12,7 @@ http = get_asgi_application()
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402 - models are ready only now
 from django.conf import settings  # noqa: E402
 
+import sparkweb.celery  # noqa: E402, F401 - not first when somebody waits for an answer
 from apps.live.routing import ExactOrigin, websocket_urlpatterns  # noqa: E402
 
 # Who opens a socket is found by the same function as for pages (apps.people.sessions), not by Channels' own middleware.

@@ -9,6 +9,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
 
 app = Celery("sparkweb")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.set_default()  # tasks that any process sends go to our broker
 app.autodiscover_tasks(["apps.runs", "apps.watch"])
 
 

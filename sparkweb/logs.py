@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-
-import psycopg
-import redis
+import sys
 
 LOCKED = "database is locked"  # SQLite's words, after settings.DATABASES' timeout
 AWAY = ("08", "57P")  # classes of SQLSTATE: no connection; the server is stopped, started or in recovery
@@ -29,10 +27,13 @@ class AwayInOneLine(logging.Filter):
 def away(failure: BaseException | None) -> BaseException | None:
     """The failure to reach PostgreSQL or Redis, or to write into a SQLite that another process holds, that is behind this one;
     None when there is another cause."""
+    psycopg, redis = sys.modules.get("psycopg"), sys.modules.get("redis")  # no failure is of what nobody has imported
     while failure is not None:
-        if isinstance(failure, psycopg.OperationalError) and (failure.sqlstate or "08").startswith(AWAY):
+        of_psycopg = psycopg is not None and isinstance(failure, psycopg.OperationalError)
+        if of_psycopg and (getattr(failure, "sqlstate", None) or "08").startswith(AWAY):
             return failure
-        if isinstance(failure, redis.ConnectionError | redis.TimeoutError):
+        of_redis = redis is not None and isinstance(failure, redis.ConnectionError | redis.TimeoutError)
+        if of_redis:
             return failure
         if isinstance(failure, sqlite3.OperationalError) and str(failure) == LOCKED:
             return failure

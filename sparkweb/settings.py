@@ -158,6 +158,7 @@ def _redis_url() -> str:
 REDIS_URL = _redis_url()
 
 # Celery: messages are wake-ups only. The truth is in the database, so nothing here needs to be durable.
+TASKS_OF = "sparkweb.celery"  # whose broker tasks go to: imported by what sends one, most commands send none
 CELERY_BROKER_URL = REDIS_URL
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None

@@ -15,6 +15,7 @@ from apps.api.finding import by_id, by_reference, page
 from apps.api.schemas import (
     LIMIT,
     After,
+    AnswerOut,
     ClearBody,
     DeploymentBody,
     DeploymentOut,
@@ -39,6 +40,9 @@ from apps.api.schemas import (
     StartBody,
     Started,
     TakeOverBody,
+    TestBody,
+    TestOut,
+    Tests,
     Word,
 )
 from apps.deployments import queries, services
@@ -51,16 +55,19 @@ from apps.plan.spec import Clear
 from apps.recipes import exports
 from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import version_of
-from apps.runs import fatal, fitting
+from apps.runs import fatal, fitting, testing
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE
+from apps.runs.models import ACTIVE, LOOKS_ON, Run
 from apps.runs.queries import service_states
 
 router = Router(tags=["deployments"])
 
 
 def _rows() -> QuerySet[Deployment]:
-    runs_of = {"run": Max("runs__pk"), "active_run": Max("runs__pk", filter=Q(runs__state__in=ACTIVE))}
+    runs_of = {
+        "run": Max("runs__pk"),
+        "active_run": Max("runs__pk", filter=Q(runs__state__in=ACTIVE) & ~Q(runs__story__in=LOOKS_ON)),
+    }
     return (
         Deployment.objects.all()
         .select_related("recipe_version__recipe")
@@ -423,3 +430,49 @@ def stop_deployment(
 ) -> Status[Started]:
     """End its ranks and give the memory back."""
     return _start(request, deployment_id, "stop", body, idempotency_key)
+
+
+@router.post("deployments/{int:deployment_id}/test", response={202: Started})
+@allow("test")
+def test_deployment(
+    request: HttpRequest, deployment_id: int, body: TestBody | None = None, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Ask what runs what people will ask of it: its model by name, a completion, whole and streamed, a tool call where the recipe names
+    a parser, embeddings, a ranking. A run of its own that holds no node; `GET deployments/…/tests` has what it showed."""
+    asked = body or TestBody()
+    run = testing.test(
+        actor_of(request),
+        by_id(Deployment.objects.filter(archived_at=None), deployment_id),
+        services=asked.services,
+        reason=asked.reason,
+        idempotency_key=idempotency_key or "",
+    )
+    return Status(202, Started(run=run.pk))
+
+
+@router.get("deployments/{int:deployment_id}/tests", response=Tests)
+@allow("view")
+def list_tests(request: HttpRequest, deployment_id: int, limit: Limit = 20) -> Tests:
+    """The newest smoke tests, and launches that ended with one, the newest first, with request and answer of each question."""
+    deployment = by_id(Deployment.objects.all(), deployment_id)
+    return Tests(tests=[_tested(run) for run in testing.tests_of(deployment, most=limit)])
+
+
+def _tested(run: Run) -> TestOut:
+    told = [
+        AnswerOut(**{name: row.get(name) for name in AnswerOut.model_fields} | {"warning": row.get("warning") or ""})
+        for row in testing.answers(run)
+    ]
+    return TestOut(
+        run=run.pk,
+        story=run.story,
+        state=run.state,
+        reason=run.reason,
+        evidence=run.evidence or None,
+        revision=run.revision.number if run.revision else None,
+        actor=run.actor_name,
+        why=run.why or None,
+        created_at=run.created_at,
+        ended_at=run.ended_at,
+        answers=told,
+    )

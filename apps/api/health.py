@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
 from django.conf import settings
 from django.db import connection
 from django.http import HttpRequest, JsonResponse
@@ -37,6 +36,8 @@ def _database() -> dict[str, Any]:
 
 
 def _redis() -> dict[str, Any]:
+    import redis  # here: what only looks at the addresses needs it not
+
     try:
         client = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=1)
         client.ping()

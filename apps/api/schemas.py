@@ -551,6 +551,48 @@ class StartBody(Body):
     revision: int | None = Field(None, ge=1, le=LARGEST_ID, description="the same as for that plan")
 
 
+class TestBody(Body):
+    reason: str = Field(default="", max_length=2000)
+    services: list[str] | None = Field(default=None, max_length=32, description='these alone; "" is the main one; null: all')
+
+
+class AnswerOut(Out):
+    """What one question of a smoke test showed."""
+
+    ask: str = Field(description='models, streamed, tools; "": the plain proof of its kind')
+    kind: str = Field(description="chat, embeddings or rerank")
+    service: str
+    node: str
+    title: str
+    verdict: str = Field(description="passed or failed")
+    said: str = Field(description="in words")
+    reason: str | None = Field(description="of the table of reasons, when it failed")
+    warning: str
+    url: str = Field(description="as the node sees it")
+    request: str = Field(description="the body that was posted; empty for a GET")
+    answer: str | None = Field(description="what came, masked, its first 4,000 characters; null: nothing")
+    seconds: float | None
+    values: dict[str, Any] = Field(description="ttft_s, tokens_per_s, usage, finish_reason, content, reasoning, …")
+
+
+class TestOut(Out):
+    run: int
+    story: str = Field(description="smoke, or the launch or relaunch that ended with it")
+    state: str
+    reason: str | None
+    evidence: str | None
+    revision: int | None
+    actor: str
+    why: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    answers: list[AnswerOut]
+
+
+class Tests(Out):
+    tests: list[TestOut]
+
+
 class FabricBody(Body):
     node: NodeName
     interface: str = Field(max_length=15)

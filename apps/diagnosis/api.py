@@ -223,6 +223,7 @@ def _garbled(text: str) -> bool:
         return text.count("\ufffd") > 2
     if text.count("\ufffd") * 10 > len(text):
         return True
+    text = "".join(text.split())
     return any(
         len(text) >= 8 * size and text[: len(text) // size * size] == text[:size] * (len(text) // size)
         for size in range(1, 5)
@@ -377,6 +378,16 @@ class StreamReader:
     def close(self) -> None:
         self._line(self._held)
         self._held = b""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether a token came; a thought is one."""
+        return bool(self._content or self._reasoning or self._calls)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error stood in the stream."""
+        return self._error is not None
 
     @property
     def partial(self) -> str:

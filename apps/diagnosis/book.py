@@ -7,10 +7,10 @@ are; and only once for all lines of one shape, so a log of many lines that diffe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from apps.diagnosis import identities
 from apps.diagnosis.alike import (
@@ -97,6 +97,11 @@ _SGLANG_LINE = re.compile(
 _EXCEPTIONS = (b"Error", b"Exception")
 # What makes a line tell something that holds no trigger.
 _TELLING = (b"\x1b", b"%|", b"% Completed", b"B/s", b"Error", b"Exception", b'File "', b"pid=", b"^^^")
+# The same by the rarest letter of each: one letter is found in a fraction of the time.
+_TELLING_BY_LETTER = tuple(
+    (letter, tuple(text for text in _TELLING if letter in text))
+    for letter in (b"\x1b", b"%", b"/", b"E", b'"', b"=", b"^")
+)
 _JSON, _SECTION = re.compile(rb"\{\s*\""), re.compile(rb"^ +[0-9{]", re.MULTILINE)
 _PATH_LINE = re.compile(rb'File "[^"]{1,400}", line \d{1,7}, in \S{1,120}$')
 _SECTION_BEGINS = frozenset(b"%d" % digit for digit in range(10)) | {b"{"}
@@ -116,6 +121,31 @@ def _search_for(pattern: re.Pattern[str], trigger: str) -> _Search:
     sure = not names_digits(pattern.pattern)
     searched = pattern if sure else any_digits(pattern)
     return _Search(searched, sure, (searched and needles_of(searched, known=trigger)) or ("",))
+
+
+T = TypeVar("T", Rule, Sign)
+
+
+class _ByWord(Mapping[bytes, Sequence[tuple[T, _Search]]]):
+    """Rules or signs by their trigger words, each with how it is searched. That is found out for a word when a line holds it
+    first: for all of them it takes a third of a second, which no process is to pay at its start."""
+
+    def __init__(self, known: Mapping[bytes, Sequence[T]]) -> None:
+        self._known: Mapping[bytes, Sequence[T]] = known
+        self._searched: dict[bytes, Sequence[tuple[T, _Search]]] = {}
+
+    def __getitem__(self, word: bytes) -> Sequence[tuple[T, _Search]]:
+        found = self._searched.get(word)
+        if found is None:
+            found = tuple((each, _search_for(each.pattern, each.trigger)) for each in self._known[word])
+            self._searched[word] = found
+        return found
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class IdentitiesDecide(Exception):
@@ -212,12 +242,31 @@ _WRAPPED_UP = Shape(wrapped_up=True)
 MOST_OF_A_KIND = 4  # kinds of lines that are told apart only by what stands between their ids
 
 
+@dataclass(slots=True)
+class _Uses:
+    """Whether it pays to look for kinds among lines that begin alike: what people asked an engine is never said again."""
+
+    made: int = 0  # or sought: a line may have no id
+    met: int = 0  # lines of a kind that was known
+    passed: int = 0
+
+    def pays(self) -> bool:
+        if self.made < 64 or self.met >= self.made:
+            return True
+        self.passed = (self.passed + 1) % 256
+        return self.passed == 0  # what comes later may be otherwise
+
+
+BEGINNING = 40  # bytes by which lines are counted together
+
+
 class _Kind(NamedTuple):
     """Lines that differ in digits and ids only."""
 
     kept: tuple[tuple[slice, bytes], ...]  # what stands between the ids, and where
     uuids: bool
     shape: Shape | None  # None: each line has to be searched for itself
+    uses: _Uses
 
 
 def _of_kind(blurred: bytes, kinds: Sequence[_Kind]) -> _Kind | None:
@@ -235,8 +284,8 @@ def _of_kind(blurred: bytes, kinds: Sequence[_Kind]) -> _Kind | None:
 class Book:
     """Rules and signs by their trigger words; digits of a trigger are blurred as those of the lines are."""
 
-    rules: Mapping[bytes, tuple[tuple[Rule, _Search], ...]]
-    signs: Mapping[bytes, tuple[tuple[Sign, _Search], ...]]
+    rules: Mapping[bytes, Sequence[tuple[Rule, _Search]]]
+    signs: Mapping[bytes, Sequence[tuple[Sign, _Search]]]
     triggers: frozenset[bytes]
     in_paths: frozenset[bytes]  # those of them that tell something in the path lines of a traceback
     # Logs repeat themselves: what was found is kept, by blurred line. Lines that were freed from what was around them are
@@ -246,23 +295,22 @@ class Book:
     # The same of lines with ids, by their bytes with a 0 for every hexadecimal digit.
     carried_kinds: dict[bytes, list[_Kind]] = field(default_factory=dict, compare=False, repr=False)
     freed_kinds: dict[bytes, list[_Kind]] = field(default_factory=dict, compare=False, repr=False)
+    uses: dict[bytes, _Uses] = field(default_factory=dict, compare=False, repr=False)  # by the beginning of a line
     in_uuids: tuple[bytes, ...] = ()  # triggers as they may stand within a UUID
 
     @classmethod
     def of(cls, rules: Iterable[Rule], signs: Iterable[Sign] = ENGINE_SIGNS) -> Book:
-        by_rule: dict[bytes, list[tuple[Rule, _Search]]] = {}
-        by_sign: dict[bytes, list[tuple[Sign, _Search]]] = {}
+        by_rule: dict[bytes, list[Rule]] = {}
+        by_sign: dict[bytes, list[Sign]] = {}
         rules = (*_COMMON, *rules)
         for rule in rules:
-            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append(
-                (rule, _search_for(rule.pattern, rule.trigger))
-            )
+            by_rule.setdefault(shape_of(rule.trigger.encode()), []).append(rule)
         for sign in signs:
             for word in sign.trigger.split():
-                by_sign.setdefault(shape_of(word.encode()), []).append((sign, _search_for(sign.pattern, sign.trigger)))
+                by_sign.setdefault(shape_of(word.encode()), []).append(sign)
         return cls(
-            {word: tuple(found) for word, found in by_rule.items()},
-            {word: tuple(found) for word, found in by_sign.items()},
+            _ByWord[Rule](by_rule),
+            _ByWord[Sign](by_sign),
             frozenset(by_rule) | frozenset(by_sign) | _PROCESS_WORDS,
             frozenset(rule.trigger.encode() for rule in rules if rule.in_paths),
             in_uuids=tuple(b"-" + word + b"-" for word in {*by_rule, *by_sign} if re.fullmatch(rb"[0a-f]{4}", word)),
@@ -286,6 +334,8 @@ class Book:
             if self.triggers.isdisjoint(words(blurred)) and not _may_tell(blurred):
                 return self._remember(blurred, NOTHING, carried)
             kind = self._new_kind(blurred, kinds, key, carried)
+        else:
+            kind.uses.met += 1
         if kind is not None and kind.shape is not None and not (kind.uuids and self._in_uuid(blurred)):
             return kind.shape
         return self._remember(blurred, self.search(blurred, carried=carried), carried)
@@ -306,14 +356,23 @@ class Book:
         return not _may_tell(text) and self.triggers.isdisjoint(words(shape_of(text)))
 
     def _new_kind(self, blurred: bytes, known: dict[bytes, list[_Kind]], key: bytes, carried: bool) -> _Kind | None:
-        """The kind of a line that is of none that is known; None where it has no id, or too many kinds look like it."""
-        ids = veiled(blurred) if len(known.get(key, ())) < MOST_OF_A_KIND else None
+        """The kind of a line that is of none that is known; None where it has no id, too many kinds look like it, or
+        kinds do not pay."""
+        if len(known.get(key, ())) >= MOST_OF_A_KIND:
+            return None
+        if len(self.uses) >= MOST_SHAPES:
+            self.uses.clear()
+        uses = self.uses.setdefault(key[:BEGINNING], _Uses())
+        if not uses.pays():
+            return None
+        uses.made += 1
+        ids = veiled(blurred)
         if ids is None:
             return None
         try:
-            kind = _Kind(ids.kept, ids.uuids, self.search(ids.line, carried=carried, ids=ids))
+            kind = _Kind(ids.kept, ids.uuids, self.search(ids.line, carried=carried, ids=ids), uses)
         except IdentitiesDecide:
-            kind = _Kind(ids.kept, ids.uuids, None)
+            kind = _Kind(ids.kept, ids.uuids, None, uses)
         if len(known) >= MOST_SHAPES:
             known.clear()
         known.setdefault(key, []).append(kind)
@@ -361,6 +420,8 @@ class Book:
         if ids is None:
             carrier = carrier_of(line) if carried else 0
             uncut = line[carrier:].decode("utf-8", "replace")
+            if not (frame or exception or spaced or self._may_hold(found, uncut)):
+                return None
             origin, text = origin_of(uncut)
         else:
             carrier = _carrier_of(ids) if carried else 0
@@ -397,6 +458,19 @@ class Book:
             more=others,
             only_a_bar=frame and not others and all(rule.trigger in ("%", "%|") for rule, _ in rules),
         )
+
+    def _may_hold(self, found: Iterable[bytes], text: str) -> bool:
+        """Whether any rule or sign of these triggers could be found, by what must stand in it."""
+        for word in found:
+            for _, search in self.rules.get(word, ()):
+                if search.pattern is None or any([needle in text for needle in search.needles]):
+                    return True
+            for sign, search in self.signs.get(word, ()):
+                if search.pattern is None or (sign.wrapped and sign.wrapped in text):
+                    return True
+                if any([needle in text for needle in search.needles]):
+                    return True
+        return False
 
     def _rules(self, found: Iterable[bytes], text: str, look: Look) -> list[Ruled]:
         matched: list[Ruled] = []
@@ -439,9 +513,11 @@ class Book:
 
 def _may_tell(text: bytes) -> bool:
     """Whether a line, or one of several, may tell something without a trigger."""
-    for each in _TELLING:
-        if each in text:
-            return True
+    for letter, telling in _TELLING_BY_LETTER:
+        if letter in text:
+            for each in telling:
+                if each in text:
+                    return True
     if b"{" in text and _JSON.search(text) is not None:
         return True
     return (text[:1] == b" " or b"\n " in text) and _SECTION.search(text) is not None

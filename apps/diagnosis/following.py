@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -18,7 +17,7 @@ from apps.diagnosis.signs import Sign
 from apps.diagnosis.story import Line, Story, rank_of, tell
 
 MOST_ORIGINS = 4096  # process prefixes that are remembered
-PART = 256  # lines that are passed over at once
+PARTS = (256, 16)  # lines that are passed over at once; fewer where one among more tells something
 FOLLOWING = 8  # lines after a sign whose text may be broken over several
 
 
@@ -57,13 +56,19 @@ class LogReader:
 
     def _take(self, lines: Sequence[bytes], *, frames: bool) -> None:
         """Lines that tell nothing are passed over many at a time, where the last ones were such."""
-        if not self._nothing_told or len(lines) < PART:
+        if not self._nothing_told or len(lines) < PARTS[0]:
             self._read(lines, frames=frames)
-        elif not self._passed(lines):
-            for at in range(0, len(lines), PART):
-                part = lines[at : at + PART]
-                if not self._passed(part):
-                    self._read(part, frames=frames)
+        else:
+            self._pass_over(lines, PARTS, frames=frames)
+
+    def _pass_over(self, lines: Sequence[bytes], parts: Sequence[int], *, frames: bool) -> None:
+        if self._passed(lines):
+            return
+        if not parts or not self._nothing_told:
+            self._read(lines, frames=frames)
+            return
+        for at in range(0, len(lines), parts[0]):
+            self._pass_over(lines[at : at + parts[0]], parts[1:], frames=frames)
 
     def _passed(self, lines: Sequence[bytes]) -> bool:
         """Whether these lines tell nothing, and were passed over."""
@@ -81,7 +86,7 @@ class LogReader:
         shapes = b"\n".join(lines).translate(BLUR).split(b"\n")
         passed = superseded(lines, shapes) if frames and len(lines) > 2 else []
         before = frozenset(passed)  # places, from 1, of frames that later ones say again
-        plain: dict[int, Counter[str]] = {}  # votes of these frames, where nothing but a bar was in them
+        plain: dict[int, dict[str, int]] = {}  # votes of these frames, where nothing but a bar was in them
         again: dict[int, int] = {}  # how often each of them was passed over
         first, told = self._number, 0
         for place, raw in enumerate(lines, 1):
@@ -104,15 +109,16 @@ class LogReader:
                 self._pass_by(raw, shape)
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
                 continue
-            measured = Counter(story.votes) if before and place in before else None
+            measured = dict(story.votes) if before and place in before else None
             take(story, shape, self._line(raw, shape, first + place))
             if measured is not None and shape.only_a_bar and story.open_sign is None:
-                plain[place] = story.votes - measured
+                plain[place] = {kind: n - measured.get(kind, 0) for kind, n in story.votes.items()}
             if not shape.bars:
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
         for place, times in again.items():
             for kind, votes in plain[place].items():
-                story.votes[kind] += votes * times
+                if votes:
+                    story.votes[kind] += votes * times
         self._number += len(lines)
         self._nothing_told = told * 8 < len(lines)
 

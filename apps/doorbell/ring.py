@@ -6,10 +6,13 @@ import json
 import logging
 import threading
 import time
+from typing import TYPE_CHECKING
 
-import redis
 from django.conf import settings
 from django.db import transaction
+
+if TYPE_CHECKING:
+    import redis  # imported where it is needed: most commands ring nothing
 
 CHANNEL = "sparkweb:doorbell"
 log = logging.getLogger(__name__)
@@ -20,6 +23,8 @@ _quiet_until = 0.0  # while Redis is away, do not spend a connect timeout on eac
 
 def _connection() -> redis.Redis[bytes]:
     global _client
+    import redis
+
     with _lock:
         if _client is None:
             _client = redis.Redis.from_url(
@@ -33,9 +38,11 @@ def ring(kind: str, identity: int | str, version: int = 0) -> None:
     global _quiet_until
     if time.monotonic() < _quiet_until:
         return
+    from redis import RedisError
+
     try:
         _connection().publish(CHANNEL, json.dumps({"object": kind, "id": identity, "version": version}))
-    except (redis.RedisError, OSError) as problem:
+    except (RedisError, OSError) as problem:
         _quiet_until = time.monotonic() + 2
         log.warning("the doorbell is silent: %s", problem)
 

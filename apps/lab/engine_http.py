@@ -160,6 +160,8 @@ class Server:
             return await self._send(
                 writer, "200 OK", self.metrics().encode(), "text/plain; version=0.0.4; charset=utf-8"
             )
+        if self.fault() == "warming-up" and path.startswith("/v1"):
+            return await self._error(writer, "503 Service Unavailable", "Loading model", "unavailable_error")
         if path == "/v1/models":
             return await self._send(writer, "200 OK", json.dumps(self.models()).encode())
         if path in ("/v1/chat/completions", "/v1/completions") and engine.options.get("--runner") != "pooling":
@@ -211,14 +213,18 @@ class Server:
                     "object": "model",
                     "created": int(time.time()),
                     "owned_by": self.owner,
-                    "root": engine.model,
+                    "root": name if self.fault() == "wrong-model" else engine.model,
                     "parent": None,
                     "max_model_len": engine.max_len,
                     "permission": [permission],
                 }
-                for name in engine.served
+                for name in (["somebody/elses-model"] if self.fault() == "wrong-model" else engine.served)
             ],
         }
+
+    def fault(self) -> str:
+        """How the API is to answer, by the fault that is switched on at its node."""
+        return str(self.engine.node.faults.get("api") or "")
 
     def metrics(self) -> str:
         engine = self.engine
@@ -255,7 +261,7 @@ class Server:
                 "Bad Request",
             )
         model = asked.get("model") or engine.served[0]
-        if model not in engine.served:
+        if model not in engine.served or self.fault() == "wrong-model":
             return await self._error(writer, "404 Not Found", f"The model `{model}` does not exist.", "NotFoundError")
         if chat and not asked.get("messages"):
             return await self._error(
@@ -304,6 +310,9 @@ class Server:
             created = int(engine.node.now())
             if chat:
                 reasoner = bool(engine.options.get("--reasoning-parser"))
+                calls = self.tool_calls(asked) if answer else []
+                if calls:
+                    answer, reason = [], "tool_calls"
                 message: dict[str, Any] = {
                     "role": "assistant",
                     "content": " ".join(answer) or None,
@@ -311,7 +320,7 @@ class Server:
                     "annotations": None,
                     "audio": None,
                     "function_call": None,
-                    "tool_calls": [],
+                    "tool_calls": calls,
                     self.thought: " ".join(thinking) or None,
                 }
                 if thinking and not reasoner and self.owner == "vllm":
@@ -365,6 +374,15 @@ class Server:
                 for node in nodes:
                     node.busy = False
 
+    def tool_calls(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
+        """A call of the first tool that was offered, where the engine was started with a parser for them."""
+        if not asked.get("tools") or not self.engine.options.get("--tool-call-parser"):
+            return []
+        function = asked["tools"][0]["function"]
+        given = {name: "Paris" for name in (function.get("parameters") or {}).get("required", [])}
+        called = {"name": function["name"], "arguments": json.dumps(given)}
+        return [{"id": "chatcmpl-tool-" + uuid.uuid4().hex, "type": "function", "function": called}]
+
     def tokens(
         self, chat: bool, asked: dict[str, Any], prompt: str, model: str, limit: int
     ) -> tuple[list[str], list[str]]:
@@ -382,6 +400,12 @@ class Server:
             else f"Hello! This is {model.rsplit('/', 1)[-1]} answering: all ranks are up and well."
         )
         answer = text.split()
+        if self.fault() == "thinks-only":
+            thinking, answer = THOUGHT * (limit // len(THOUGHT) + 1), []
+        elif self.fault() == "empty":
+            thinking, answer = [], []
+        elif self.fault() == "garbled":
+            thinking, answer = [], ["!!!!!!!!"] * 12
         if asked.get("ignore_eos"):
             answer = (answer * (limit // max(1, len(answer)) + 1))[: max(0, limit - len(thinking))]
         return thinking[:limit], answer[: max(0, limit - len(thinking))]
@@ -427,7 +451,7 @@ class Server:
         count = 0
         for kind, words in ((self.thought, thinking), ("content", answer)):
             for number, word in enumerate(words):
-                if engine.hung or not engine.ready:
+                if engine.hung or not engine.ready or (self.fault() == "stream-error" and count == 2):
                     await event(
                         {
                             "error": {

@@ -34,6 +34,7 @@ FAULTS = {
     "banner": "the login shell prints noise before any output",
     "duplicates": "the log prints every bar twice",
     "strands": "a change of the node's network cuts it off until it is undone",
+    "api": "the engine's API answers as VALUE says: warming-up (503), wrong-model, thinks-only, empty, garbled, stream-error",
     "slow-rank": "the node's rank loads VALUE times slower (default 2)",
 }
 

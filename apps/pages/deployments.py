@@ -31,6 +31,7 @@ from apps.pages import files, forms, holding, scripts
 from apps.pages.fitting import bars as fit_bars
 from apps.pages.refusing import Error, error_of, explained
 from apps.pages.runs import log_context
+from apps.pages.smoke import latest
 from apps.pages.words import duration_words
 from apps.people.access import actor_of, allow, authorize
 from apps.people.roles import allows
@@ -41,7 +42,7 @@ from apps.recipes.models import Recipe, RecipeVersion
 from apps.recipes.services import current_version
 from apps.runs import fatal, queries, restoring
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE, Reservation, Run
+from apps.runs.models import LOOKS_ON, Reservation, Run, at_work
 from apps.runs.suggesting import suggested
 
 PAGE = 50
@@ -105,7 +106,7 @@ def flags_of(deployment: Deployment) -> list[Flag]:
 
 def row_of(deployment: Deployment) -> Row:
     spec = deployment.revision.body
-    run = deployment.runs.exclude(story="probe").order_by("-pk").first()
+    run = deployment.runs.exclude(story__in=("probe", *LOOKS_ON)).order_by("-pk").first()
     overall, eta_s, shard = 0.0, None, ""
     if run is not None and not run.ended:
         overall = queries.overall(run)
@@ -400,7 +401,7 @@ def policy(request: HttpRequest, deployment_id: int) -> HttpResponse:
 
 def _one(request: HttpRequest, found: Deployment, error: Error | None = None) -> HttpResponse:
     row = row_of(found)
-    active = found.runs.filter(state__in=ACTIVE).order_by("-pk").first()
+    active = at_work(found).first()
     last_good = found.runs.filter(state="succeeded", story__in=BROUGHT_UP).order_by("-pk").first()
     states = queries.service_states(found)
     context = {
@@ -418,6 +419,7 @@ def _one(request: HttpRequest, found: Deployment, error: Error | None = None) ->
         "found_notes": list(dict.fromkeys(note for one in found.found for note in one.get("notes", ()))),
         "flags": flags_of(found),
         "smoke": (last_good.outcome.get("smoke") if last_good else None) or {},
+        "tests": latest(found),
         "may_run": found.ranks.exists() or found.reason == "cleanup_incomplete",
         "left": found.state == Deployment.State.FAILED and not found.ranks.exists(),
         "curl": _curl(row),

@@ -25,6 +25,7 @@ from apps.diagnosis.refusal import Refused
 from apps.inventory.models import Node
 from apps.pages import charts, scripts
 from apps.pages.refusing import error_of, explained
+from apps.pages.smoke import answer_rows
 from apps.pages.words import clock, duration_words, tone
 from apps.people.access import actor_of, allow
 from apps.plan.step import Plan
@@ -346,6 +347,7 @@ def run_context(run: Run) -> dict[str, Any]:
         "memory": memory_rows(run),
         "kernel": run.outcome.get("kernel") or [],
         "cleared": run.ended and any(row.step.key.startswith(restoring.CLEARING) for row in steps),
+        "answers": answer_rows(run),
         "stages": stages,
         "steps_done": sum(stage.done for stage in stages),
         "steps_total": len(steps),

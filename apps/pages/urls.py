@@ -23,6 +23,7 @@ from apps.pages import (
     runs,
     settings,
     signin,
+    smoke,
     triage,
 )
 
@@ -30,6 +31,7 @@ urlpatterns = [
     *fleet.urlpatterns,
     *fitting.urlpatterns,
     *deployments.urlpatterns,
+    *smoke.urlpatterns,
     *compare.urlpatterns,
     *report.urlpatterns,
     *triage.urlpatterns,

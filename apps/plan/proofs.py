@@ -1,11 +1,12 @@
-"""One real request that proves a service: what is asked, and what the answer shows. By what the service is for."""
+"""Real requests that prove a service: what is asked, and what the answers show. By what the service is for."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.diagnosis import api
@@ -19,6 +20,20 @@ PATHS = {
 }
 TITLES = {"chat": "One real completion", "embeddings": "Two real embeddings", "rerank": "One real ranking"}
 NOUNS = {"chat": "completion", "embeddings": "embeddings", "rerank": "ranking"}
+# What a smoke test asks besides: which models there are, the same answer streamed, a call of a tool.
+MODELS, STREAMED, TOOLS = "models", "streamed", "tools"
+ASKS = {MODELS: "The API names its model", STREAMED: "A streamed completion", TOOLS: "A tool call"}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "population_of",
+        "description": "The number of people who live in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+_MARKUP = re.compile(
+    r"<\|?(?:tool_call|function|python_tag|channel)|\[TOOL_CALLS\]|\{\s*\"name\"\s*:\s*\"population_of\""
+)
 QUESTION = "What is the capital of France?"
 FITTING, OTHER = "Paris is the capital of France.", "Bananas are yellow when they are ripe."
 ELSEWHERE = (404, 405)  # another path may know it
@@ -28,7 +43,8 @@ ALIKE = 1e-6  # of two embeddings' cosine distance: less is the same
 @dataclass(frozen=True)
 class Proof:
     """`ok`: it is proven. `verdict`: a name of what was seen. `larger`: worth another try with more tokens. `elsewhere`: not here,
-    another path may answer. `warning`: it works, but somebody should look. `values`: for people."""
+    another path may answer. `warning`: it works, but somebody should look. `values`: for people. `reason`: of the table, where it
+    is not proven and one is known."""
 
     ok: bool
     verdict: str
@@ -37,10 +53,11 @@ class Proof:
     elsewhere: bool = False
     warning: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
+    reason: str | None = None
 
 
-def body(kind: str, model: str, *, url: str, max_tokens: int) -> bytes:
-    """What is posted to `url`."""
+def body(kind: str, model: str, *, url: str, max_tokens: int, ask: str = "") -> bytes:
+    """What is posted to `url`. `ask`: STREAMED, TOOLS, or "" for the plain proof."""
     asked: dict[str, Any] = {"model": model}
     if kind == "embeddings":
         asked["input"] = [FITTING, OTHER]
@@ -54,22 +71,108 @@ def body(kind: str, model: str, *, url: str, max_tokens: int) -> bytes:
             "temperature": 0,
             "messages": [{"role": "user", "content": "Name the capital of France in one word."}],
         }
+    if ask == STREAMED:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    elif ask == TOOLS:
+        content = "How many people live in Paris? Call the function population_of; do not answer from memory."
+        asked |= {"messages": [{"role": "user", "content": content}], "tools": [TOOL], "tool_choice": "auto"}
     return json.dumps(asked).encode()
 
 
 def judge(kind: str, status: int, answer: bytes, *, max_tokens: int = 0) -> Proof:
     """What an answer shows. Never raises for any bytes."""
     if kind not in ("embeddings", "rerank"):
-        verdict = api.chat(status, answer, max_tokens)
-        return Proof(
-            verdict.ok, verdict.verdict, verdict.sentence or verdict.verdict, verdict.retry_max_tokens is not None
-        )
+        return _spoken(api.chat(status, answer, max_tokens))
     said = _parsed(answer)
     if status != 200 or api.error_of(said) is not None:
         return _refused(kind, status, answer)
     if not isinstance(said, Mapping):
         return Proof(False, "not_json", f"The answer is no JSON object: {_shown(answer)}")
     return _embeddings(said, answer) if kind == "embeddings" else _ranking(said, answer)
+
+
+def _spoken(verdict: api.Verdict, **values: Any) -> Proof:
+    usage = {name: count for name, count in verdict.usage.items() if isinstance(count, int)}
+    told = {
+        "finish_reason": verdict.finish_reason,
+        "usage": usage,
+        "content": verdict.content,
+        "reasoning": verdict.reasoning,
+    }
+    return Proof(
+        verdict.ok,
+        verdict.verdict,
+        verdict.sentence or verdict.verdict,
+        verdict.retry_max_tokens is not None,
+        values={name: value for name, value in (told | values).items() if value not in (None, "", {})},
+        reason=verdict.reason,
+    )
+
+
+def judge_models(status: int, answer: bytes, *, model: str) -> Proof:
+    """Whether /v1/models names this model."""
+    found = api.models(status, answer, wanted=model)
+    if found.ok and found.served:
+        length = f", up to {found.max_model_len:,} tokens" if found.max_model_len else ""
+        return Proof(True, "ok", f"The API names {model}{length}.", values={"models": list(found.names)})
+    if found.ok:
+        names = ", ".join(found.names[:8]) or "no model"
+        sentence = f"The API names {names}, not {model}: another process answers there, or the engine serves it by another name."
+        return Proof(False, "wrong_model", sentence, reason="wrong_model", values={"models": list(found.names)})
+    told = api.endpoint(status, answer)
+    return Proof(False, told.state, told.sentence or "The answer is no list of models.", reason=found.reason)
+
+
+def judge_streamed(
+    status: int, answer: bytes, *, max_tokens: int, first_token_s: float | None, seconds: float, broken: str = ""
+) -> Proof:
+    """A streamed completion as it came, in bytes. `first_token_s`: seconds until the first token, a thought counts. `broken`: why
+    it ended too soon."""
+    if status != 200:
+        return _spoken(api.chat(status, answer, max_tokens))
+    reader = api.StreamReader(max_tokens)
+    reader.feed(answer)
+    reader.close()
+    if not reader.events and not reader.failed:
+        whole = api.chat(status, answer, max_tokens)
+        sentence = f"The engine did not stream: {whole.sentence or _shown(answer)}"
+        return Proof(False, "not_streamed", sentence, reason=whole.reason or "smoke_failed")
+    verdict = reader.verdict()
+    tokens = verdict.usage.get("completion_tokens")
+    values: dict[str, Any] = {"ttft_s": None if first_token_s is None else round(first_token_s, 3)}
+    if isinstance(tokens, int) and tokens > 1 and first_token_s is not None and seconds > first_token_s:
+        values["tokens_per_s"] = round((tokens - 1) / (seconds - first_token_s), 1)
+    proof = _spoken(verdict, **values)
+    if broken and not verdict.ok:
+        return replace(proof, sentence=f"{proof.sentence} {broken}".strip())
+    if proof.ok and not verdict.usage:
+        return replace(proof, warning="The stream told no usage, so its tokens can't be counted.")
+    return proof
+
+
+def judge_tools(status: int, answer: bytes, *, max_tokens: int, parser: str) -> Proof:
+    """Whether a question that wants a tool was answered by a call of it. `parser`: what the recipe names."""
+    verdict = api.chat(status, answer, max_tokens)
+    proof = _spoken(verdict)
+    if not verdict.ok:
+        return proof
+    if not verdict.tool_calls:
+        if _MARKUP.search(verdict.content):
+            sentence = f"The call came as text: the parser {parser} does not read what this model writes."
+            return replace(proof, ok=False, verdict="unparsed_tool_call", sentence=sentence, reason="smoke_failed")
+        return replace(
+            proof, sentence="The model answered.", warning="It answered in words instead of calling the tool."
+        )
+    function = verdict.tool_calls[0].get("function")
+    called = function if isinstance(function, Mapping) else {}
+    given = _parsed(str(called.get("arguments") or "").encode())
+    if called.get("name") != "population_of" or not isinstance(given, Mapping):
+        sentence = f"The call can't be used: {_shown(json.dumps(called).encode())}"
+        return replace(proof, ok=False, verdict="bad_tool_call", sentence=sentence, reason="smoke_failed")
+    city = str(given.get("city", ""))[:100]
+    return replace(
+        proof, sentence=f"It called population_of for {city or 'no city'}.", values={**proof.values, "arguments": given}
+    )
 
 
 def _parsed(answer: bytes) -> Any:
@@ -97,7 +200,7 @@ def _refused(kind: str, status: int, answer: bytes) -> Proof:
             f"llama.cpp {'--embedding' if kind == 'embeddings' else '--reranking'}.",
             elsewhere=status in ELSEWHERE,
         )
-    return Proof(False, "error", f"HTTP {status}: {told}")
+    return Proof(False, "error", f"HTTP {status}: {told}", reason=api.endpoint(status, answer).reason)
 
 
 def _embeddings(said: Mapping[str, Any], answer: bytes) -> Proof:

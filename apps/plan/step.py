@@ -26,7 +26,8 @@ class Step:
               answers 200); meanwhile the readers of the followed logs may name a failure, and a dead `serve` job fails it.
               `within_s` counts from the last progress seen. `gate` = {"locked": "fine"}: an API that wants a key is there too.
       smoke   one real request at `url` for `model`. `gate` = {"kind": embeddings or rerank, "urls": […]}: what is asked for where
-              it is no chat completion, and where else it may be answered; see plan.proofs.
+              it is no chat completion, and where else it may be answered; see plan.proofs. {"ask": models, streamed or tools}:
+              another question than the plain one.
       probe   the executor takes a full fresh sheet of the node, stores it, and asks
               `plan.gates.judge_sheet(gate, sheet)`. `gate` = {"name": "sheet"} (always good) or
               {"name": "preflight", …} with what the plan took for true. Every key may be missing: boot_id, docker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from apps.plan import proofs
@@ -289,3 +290,50 @@ def smoke(spec: Spec, head: str) -> Step:
         commands=(f"# POST {' or '.join(urls)} through SSH",),
         why="readiness alone proves nothing: an engine can say 200 and fail at the first request",
     )
+
+
+def proofs_of(spec: Spec, head: str) -> tuple[Step, ...]:
+    """What ends a launch: all that a smoke test asks, but for the names of the models, which were waited for."""
+    return tuple(step for step in questions(spec, head) if step.gate.get("ask") != proofs.MODELS)
+
+
+def questions(spec: Spec, head: str) -> tuple[Step, ...]:
+    """What a smoke test asks of one service, a step each."""
+    plain = smoke(spec, head)
+    base, url = api_url(spec), f"{api_url(spec)}/v1/models"
+    models = replace(
+        plain,
+        key=f"verify.models.{head}",
+        title=f"The API names {spec.model_name}",
+        url=url,
+        gate={"ask": proofs.MODELS},
+        within_s=60.0,
+        commands=(f"# GET {url} through SSH",),
+        why="another process may have taken the port",
+    )
+    made = [models, plain]
+    chat = f"{base}{proofs.PATHS['chat'][0]}"
+    if spec.kind == "chat":
+        made.append(
+            replace(
+                plain,
+                key=f"verify.streamed.{head}",
+                title=proofs.ASKS[proofs.STREAMED],
+                gate={"ask": proofs.STREAMED},
+                commands=(f"# POST {chat} through SSH, streamed",),
+                why="an error may stand in a stream that began with 200; the time to the first token is measured here",
+            )
+        )
+    if spec.kind == "chat" and spec.tool_call_parser:
+        made.append(
+            replace(
+                plain,
+                key=f"verify.tools.{head}",
+                title=proofs.ASKS[proofs.TOOLS],
+                gate={"ask": proofs.TOOLS, "parser": spec.tool_call_parser},
+                max_tokens=max(256, spec.smoke_max_tokens),
+                commands=(f"# POST {chat} through SSH, with a tool",),
+                why=f"the recipe names the tool call parser {spec.tool_call_parser}",
+            )
+        )
+    return tuple(made)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
 from apps.diagnosis.findings.holders import survivors
+from apps.diagnosis.masking import mask_text
 from apps.diagnosis.readers import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
@@ -38,7 +39,7 @@ from apps.remote.transport import (
     Result,
     Transport,
 )
-from apps.runs import sampling
+from apps.runs import proving, sampling
 from apps.shell import Command, pipe
 
 ROUND_S = 0.4  # between two looks
@@ -51,6 +52,7 @@ NEEDED = ("machine", "memory", "gpu-query", "docker", "containers", "images", "a
 LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
+MOST_OF_AN_ANSWER = 4000  # characters that are kept of each
 DEAD_LOOKS = 3
 SILENT_DEATHS = ("exited", "rank_lost", "ray_ended", "container_killed")
 FROM_OUTSIDE = ("137", "143")  # exit codes of docker kill and docker stop
@@ -68,7 +70,9 @@ CHANGES_ENGINES = ("launch", "relaunch")
 OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
 FLOOR = "os_floor_reached"
 LOCKED = (401, 403)
-BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock", "smoke")  # these work beside whatever else is done on a node
+ASKS_ON = ("smoke",)  # a question that failed keeps no other from being asked
+CHANGES_NOTHING = ("probe", "smoke")
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
 
@@ -243,7 +247,7 @@ class Executor:
         for node in dict.fromkeys(step.node for step in steps):
             for step in (s for s in steps if s.node == node):
                 state = self.journal.state(step.key)
-                if state == "succeeded":
+                if state == "succeeded" or (state == "failed" and self.plan.story in ASKS_ON):
                     continue
                 if state in ("waiting", "running"):
                     active.append(step)
@@ -401,18 +405,23 @@ class Executor:
             return self._end_job(node, step)
         try:
             shown = _key_shown(step, self.environment_of(step))
-            if step.kind == "ready":
+            if step.kind == "ready" or step.gate.get("ask") == proofs.MODELS:
                 return transport.http("GET", step.url, timeout_s=10.0, headers=shown)
-            url, budget = self._proof_url(step), self.journal.recall(step.key, "budget", step.max_tokens)
-            return transport.http(
-                "POST",
-                url,
-                body=proofs.body(_kind(step), step.model, url=url, max_tokens=budget),
-                timeout_s=120.0,
-                headers={"Content-Type": "application/json", **shown},
-            )
+            url, body = self._proof_url(step), self._question(step)
+            headers = {"Content-Type": "application/json", **shown}
+            if step.gate.get("ask") == proofs.STREAMED:
+                return proving.streamed(transport, url, body=body, headers=headers)
+            return transport.http("POST", url, body=body, timeout_s=120.0, headers=headers)
         except HttpFailed as problem:
             return problem
+
+    def _question(self, step: Step) -> bytes:
+        """What is posted now; nothing where models are asked for."""
+        ask = str(step.gate.get("ask", ""))
+        if ask == proofs.MODELS:
+            return b""
+        budget = self.journal.recall(step.key, "budget", step.max_tokens)
+        return proofs.body(_kind(step), step.model, url=self._proof_url(step), max_tokens=budget, ask=ask)
 
     def _proof_url(self, step: Step) -> str:
         """Where the proof is asked for now: the next one where the last did not know the path."""
@@ -791,23 +800,16 @@ class Executor:
         self.dead[step.key] = self.dead.get(step.key, 0) + 1
         return self.dead[step.key] < DEAD_LOOKS
 
-    def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed) -> None:
+    def _judge_smoke(self, step: Step, answer: HttpAnswer | HttpFailed | proving.Streamed) -> None:
         budget = self.journal.recall(step.key, "budget", step.max_tokens)
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
-        kind = _kind(step)
-        if isinstance(answer, HttpFailed):
-            proof = proofs.Proof(False, answer.reason, f"no answer: {answer.reason} {answer.evidence}")
-        else:
-            proof = proofs.judge(kind, answer.status, answer.body, max_tokens=budget)
-        asked = f"with {budget} tokens" if kind == "chat" else f"at {self._proof_url(step)}"
+        proof = _shown_by(step, answer, budget)
         words = " ".join(filter(None, (proof.sentence, proof.warning)))
-        self.journal.note(step.key, f"{proofs.NOUNS[kind]} {tries} {asked}: {words}")
+        self.journal.note(step.key, f"{_asked_for(step)} {tries} {self._asked_how(step, budget)}: {words}")
         path = self.journal.recall(step.key, "path", 0)
         if proof.ok:
-            assert isinstance(answer, HttpAnswer)
-            answered = {"answer": answer.body.decode("utf-8", "replace")[:4000], "seconds": round(answer.seconds, 3)}
-            self._outcome_of(step, verdict="passed", budget=budget, said=words, warning=proof.warning, **answered)
+            self._outcome_of(step, proof, answer, verdict="passed", budget=budget, said=words)
             self.journal.finish(step.key, "succeeded", note=words)
         elif proof.larger and budget < SMOKE_LARGEST:
             self.journal.remember(step.key, "budget", min(budget * 8, SMOKE_LARGEST))
@@ -815,15 +817,50 @@ class Executor:
             self.journal.remember(step.key, "path", path + 1)
             self.journal.remember(step.key, "tries", 0)
         elif self._named_failure(step):  # it did not answer wrongly, it is not there any more
-            self._outcome_of(step, verdict="failed", budget=budget, detail=words)
-        elif tries >= SMOKE_TRIES + (DEAD_LOOKS if isinstance(answer, HttpFailed) else 0):
-            self._outcome_of(step, verdict="failed", budget=budget, detail=words)
-            self.journal.finish(step.key, "failed", reason="smoke_failed", evidence=words)
+            self._outcome_of(step, proof, answer, verdict="failed", budget=budget, detail=words)
+        elif tries >= self._most_tries(answer):
+            self._outcome_of(step, proof, answer, verdict="failed", budget=budget, detail=words)
+            reason = (proof.reason if self.plan.story in ASKS_ON else None) or "smoke_failed"
+            self.journal.finish(step.key, "failed", reason=reason, evidence=words)
 
-    def _outcome_of(self, step: Step, **values: Any) -> None:
-        """The main service's proof is `smoke`, another's `smoke:NAME`."""
-        name = f"smoke:{step.service}" if step.service else "smoke"
-        self.journal.outcome(**{name: {"kind": _kind(step), **values}})
+    def _asked_how(self, step: Step, budget: int) -> str:
+        if step.gate.get("ask") == proofs.MODELS or _kind(step) != "chat":
+            return f"at {self._proof_url(step)}"
+        return f"with {budget} tokens"
+
+    def _most_tries(self, answer: object) -> int:
+        """A person who asks now wants to know how it is now; a launch is given the time that an engine may still need."""
+        if self.plan.story in ASKS_ON:
+            return 1
+        return SMOKE_TRIES + (DEAD_LOOKS if isinstance(answer, HttpFailed) else 0)
+
+    def _outcome_of(
+        self, step: Step, proof: proofs.Proof, answer: HttpAnswer | HttpFailed | proving.Streamed, **values: Any
+    ) -> None:
+        """The main service's proof is `smoke`, another's `smoke:NAME`; of each question `asked:KEY OF THE STEP` keeps what was asked
+        and what came."""
+        kept = {"kind": _kind(step), **values}
+        came: dict[str, Any] = {}
+        if not isinstance(answer, HttpFailed):
+            came = {
+                "answer": mask_text(answer.body.decode("utf-8", "replace")[:MOST_OF_AN_ANSWER]),
+                "seconds": round(answer.seconds, 3),
+            }
+        asked = {
+            "ask": step.gate.get("ask", ""),
+            "service": step.service,
+            "title": step.title,
+            "request": mask_text(self._question(step).decode()),
+            "url": self._proof_url(step),
+            "reason": proof.reason,
+            "warning": proof.warning,
+            "values": dict(proof.values),
+        }
+        told = {f"asked:{step.key}": {**kept, **came, **asked}}
+        if not step.gate.get("ask"):
+            name = f"smoke:{step.service}" if step.service else "smoke"
+            told[name] = {**kept, **(came if proof.ok else {}), **({"warning": proof.warning} if proof.ok else {})}
+        self.journal.outcome(**told)
 
     def _whose(self, step: Step) -> str:
         """Begins evidence where a deployment has several services: `reranker: `."""
@@ -984,7 +1021,7 @@ class Executor:
 
     def _look_at_all(self) -> None:
         """Fresh sheets of all nodes, as the last act of a run that changed them: pages and the next plan start from what is."""
-        if self.plan.story == "probe":
+        if self.plan.story in CHANGES_NOTHING:
             return
         taken_at = time.time()
         looks = {
@@ -1123,6 +1160,33 @@ class Executor:
                     "utf-8", "replace"
                 ).strip() or "its containers are still there"
                 raise RemoteError("cleanup_incomplete", hop=node, evidence=said[-500:])
+
+
+def _asked_for(step: Step) -> str:
+    return str(step.gate.get("ask") or proofs.NOUNS[_kind(step)])
+
+
+def _shown_by(step: Step, answer: HttpAnswer | HttpFailed | proving.Streamed, budget: int) -> proofs.Proof:
+    if isinstance(answer, HttpFailed):
+        found = api.endpoint(None, failure=answer.reason, evidence=answer.evidence)
+        return proofs.Proof(False, answer.reason, f"no answer: {answer.reason} {answer.evidence}", reason=found.reason)
+    if isinstance(answer, proving.Streamed):
+        return proofs.judge_streamed(
+            answer.status,
+            answer.body,
+            max_tokens=budget,
+            first_token_s=answer.first_token_s,
+            seconds=answer.seconds,
+            broken=answer.broken,
+        )
+    ask = step.gate.get("ask")
+    if ask == proofs.MODELS:
+        return proofs.judge_models(answer.status, answer.body, model=step.model)
+    if ask == proofs.TOOLS:
+        return proofs.judge_tools(
+            answer.status, answer.body, max_tokens=budget, parser=str(step.gate.get("parser", ""))
+        )
+    return proofs.judge(_kind(step), answer.status, answer.body, max_tokens=budget)
 
 
 def _kind(step: Step) -> str:

@@ -11,6 +11,7 @@ from apps.deployments.models import Deployment, Revision
 from apps.inventory.models import Node
 
 ACTIVE = ("queued", "reserving", "running")
+LOOKS_ON = ("smoke",)  # stories that are about a deployment and change nothing of it: they keep nobody from anything
 
 
 class Run(models.Model):
@@ -79,6 +80,11 @@ class Run(models.Model):
     @property
     def ended(self) -> bool:
         return self.state not in ACTIVE
+
+
+def at_work(deployment: Deployment) -> models.QuerySet[Run]:
+    """The runs of a deployment that are changing it now, the newest first."""
+    return Run.objects.filter(deployment=deployment, state__in=ACTIVE).exclude(story__in=LOOKS_ON).order_by("-pk")
 
 
 class Reservation(models.Model):

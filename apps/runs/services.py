@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
+from django.conf import settings
 from django.db import IntegrityError, connection, transaction
 from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
@@ -66,6 +68,7 @@ def wake(run_id: int) -> None:
     """Tell a worker, after commit. If nobody hears it, the reaper finds the row within seconds."""
 
     def send() -> None:
+        import_module(settings.TASKS_OF)
         from apps.runs.tasks import advance
 
         try:

@@ -28,7 +28,7 @@ from apps.inventory.models import Node
 from apps.remote.jobs import NodeJobs
 from apps.remote.transport import Endpoint, RemoteError
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE
+from apps.runs.models import ACTIVE, LOOKS_ON, Run, at_work
 from apps.runs.settling import newest_attempt
 from apps.runs.working import pool
 from apps.watch import asking, braking, history, relaunching
@@ -291,7 +291,8 @@ def judge_all(
     """Conclude for every deployment (of `only`) that was launched well and that no run is working on. `act` is told of each that is
     lost or degraded; without it a robot acts at once."""
     rows = Deployment.objects.filter(archived_at=None, **({} if only is None else {"pk__in": only}))
-    active = set(Deployment.objects.filter(runs__state__in=ACTIVE).values_list("pk", flat=True))
+    at_work_now = Run.objects.filter(state__in=ACTIVE, deployment__isnull=False).exclude(story__in=LOOKS_ON)
+    active = set(at_work_now.values_list("deployment_id", flat=True))
     for deployment in rows.prefetch_related("ranks__node", "ranks__revision").select_related("followed"):
         ranks = asking.wanted_of(deployment)
         attempt = None if deployment.pk in active else newest_attempt(deployment)
@@ -353,7 +354,7 @@ def _flag(deployment: Deployment, flags: Mapping[str, str]) -> None:
 def _conclude(deployment_id: int, found: Conclusion) -> None:
     with transaction.atomic():
         deployment = Deployment.objects.select_for_update().get(pk=deployment_id)
-        if deployment.runs.filter(state__in=ACTIVE).exists():
+        if at_work(deployment).exists():
             return
         before = deployment.observed
         same = (before.get("suspect") or {}).get("state") == found.state and (before.get("suspect") or {}).get(

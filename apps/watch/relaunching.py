@@ -24,7 +24,7 @@ from apps.plan.spec import Clear
 from apps.plan.step import Plan, Problem
 from apps.runs import fatal
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE, Run
+from apps.runs.models import ACTIVE, Run, at_work
 from apps.runs.services import LONGEST_REASON
 from apps.runs.settling import newest_attempt
 from apps.watch import braking
@@ -134,7 +134,7 @@ def consider(deployment_id: int) -> None:
     """After a deployment was concluded to be lost or degraded: stop what a lost rank left, where it wants that; else relaunch it,
     where its policy wants that and nothing stands in the way that nobody agreed to clear."""
     deployment = Deployment.objects.get(pk=deployment_id)
-    if deployment.archived_at is not None or deployment.runs.filter(state__in=ACTIVE).exists():
+    if deployment.archived_at is not None or at_work(deployment).exists():
         return
     services = deployment.observed.get("services") or {}
     if not _stop_the_others(deployment, [name for name, one in services.items() if one.get("left")]):
@@ -148,7 +148,7 @@ def go_on() -> None:
     for one in waiting if braking.current() is not None else waiting.filter(state__in=states):
         try:
             at_rest = one.state in (State.SERVING, State.STOPPED) and not one.relaunching
-            if not at_rest and not one.runs.filter(state__in=ACTIVE).exists():
+            if not at_rest and not at_work(one).exists():
                 _relaunch(one)
         except Exception:  # one deployment must not keep the robot from the others
             log.exception("%s could not be considered", one.name)

@@ -14,7 +14,7 @@ from apps.inventory.models import Node
 from apps.plan.spec import Clear
 from apps.runs import line
 from apps.runs import services as runs
-from apps.runs.models import ACTIVE, Run
+from apps.runs.models import ACTIVE, Run, at_work
 from apps.watch import relaunching
 
 State = Deployment.State
@@ -83,7 +83,7 @@ def systems() -> list[System]:
 def _of(deployment: Deployment, unreachable: Mapping[str, Away]) -> System:
     nodes = _nodes(deployment)
     away = tuple(unreachable[name] for name in nodes if name in unreachable)
-    run = deployment.runs.filter(state__in=ACTIVE).order_by("-pk").first()
+    run = at_work(deployment).first()
     if run is not None:
         said = f"Run {run.pk}, the {run.story} that {run.actor_name} started, is at work on it."
         return System(deployment, "busy", said, "wait", f"Watch run {run.pk}.", nodes, away, run=run)

@@ -236,18 +236,19 @@ def test_lines_from_a_node_to_sockets(capsys: pytest.CaptureFixture[str]) -> Non
     assert told["compared"]["storage"]["one_row_per_line"]["mib"] > 0
 
 
-@pytest.mark.parametrize("name", sorted(set(explain.FAMILIES) - {"blank", "nothing_said"}))
+@pytest.mark.parametrize("name", sorted(set(explain.FAMILIES) - {"blank", "nothing_said", "words"}))
 def test_a_log_of_its_kind_has_no_line_twice_and_means_something(name: str) -> None:
     entries = [explain.FAMILIES[name](number) for number in range(1500)]
     assert len(set(entries)) == len(entries)
     assert explained("".join(entries).encode()).kind != "unknown"
 
 
-def test_two_families_say_nothing_at_all() -> None:
-    for name in ("blank", "nothing_said"):
+def test_three_families_say_nothing_at_all() -> None:
+    for name in ("blank", "nothing_said", "words"):
         told = explained("".join(explain.FAMILIES[name](number) for number in range(1500)).encode())
         assert told.kind == "unknown", name
-    assert len({explain.FAMILIES["nothing_said"](number) for number in range(1500)}) == 1500
+    for name in ("nothing_said", "words"):
+        assert len({explain.FAMILIES[name](number) for number in range(1500)}) == 1500
 
 
 def test_explain_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class Installation:
     @property
     def environment(self) -> dict[str, str]:
         clean = {k: v for k, v in os.environ.items() if k not in OURS and k.removesuffix("_FILE") not in OURS}
-        return {**clean, "VAR": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", **self.settings}
+        return {**clean, "VAR": str(self.folder), **self.settings}
 
     def manage(self, *words: str, fails: bool = False) -> str:
         """What the command wrote. It must succeed, or, with `fails`, say what is wrong without a traceback."""

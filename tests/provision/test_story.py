@@ -14,7 +14,13 @@ from apps.runs import provisioning, services
 from tests.provision.conftest import ADMIN, HEAD, SECOND, ended, text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
-OWNERS = ("", "networkd", "networkmanager", "netplan")
+# make lab-test plays the first two on real nodes.
+OWNERS = (
+    pytest.param("", marks=pytest.mark.long),
+    pytest.param("networkd", marks=pytest.mark.long),
+    "networkmanager",
+    "netplan",
+)
 
 
 def links(sheet: Sheet) -> dict[str, tuple[object, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from importlib import import_module
 
 import pytest
 
@@ -50,6 +51,7 @@ class Worker:
 def worker(transactional_db, settings, monkeypatch):
     settings.SLICE_S = 1.0
     settings.LEASE_S = 6.0
+    import_module(settings.TASKS_OF)  # whose task it is, from here on
     monkeypatch.setattr(tasks.advance, "apply_async", lambda *_, **__: None)
     made = Worker()
     for _ in range(100):

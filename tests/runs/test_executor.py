@@ -15,7 +15,7 @@ from apps.plan.stories import launch
 from apps.remote.jobs import JobNotStarted
 from apps.remote.nodelock import NodeHeld
 from apps.remote.transport import CannotReach, HttpAnswer, HttpFailed, JobLook
-from apps.runs import executor
+from apps.runs import executor, proving
 from apps.runs.executor import Executor
 from apps.shell import Secret
 from tests.plan.sheets import GIVEN, pair, qwen35, sglang
@@ -350,12 +350,17 @@ def test_the_apis_own_key_is_shown_to_it_and_stands_in_no_plan(monkeypatch: pyte
         seen.append(headers)
         return HttpAnswer(503, {}, b"")
 
+    def streamed(node: MemoryNode, url: str, *, body: bytes, headers: Mapping[str, str]) -> proving.Streamed:
+        seen.append(headers)
+        return proving.Streamed(503, b"", None, 0.1)
+
     monkeypatch.setattr(MemoryNode, "http", http, raising=False)
+    monkeypatch.setattr(proving, "streamed", streamed)
     monkeypatch.setattr(Executor, "_ask", ASK)
     spec = qwen35(secrets=(Secret("VLLM_API_KEY", "api"), Secret("HF_TOKEN", "hub")))
     plan = launch(spec, pair(busy=False), given=GIVEN)
     asking = [step for stage in plan.stages for step in stage.steps if step.kind in ("ready", "smoke")]
-    assert [step.secrets for step in asking] == [(Secret("VLLM_API_KEY", "api"),)] * 2
+    assert [step.secrets for step in asking] == [(Secret("VLLM_API_KEY", "api"),)] * 4
     made = Executor(
         plan, MemoryJournal(plan), MemoryDoors(plan.nodes), run_id=1, code="abc",
         environment_of=lambda step: {one.variable: "k3y" for one in step.secrets},
@@ -363,7 +368,7 @@ def test_the_apis_own_key_is_shown_to_it_and_stands_in_no_plan(monkeypatch: pyte
     for step in asking:
         made._ask(step.node, step)
     made.close()
-    assert [headers["Authorization"] for headers in seen] == ["Bearer k3y"] * 2
+    assert [headers["Authorization"] for headers in seen] == ["Bearer k3y"] * 4
     assert "k3y" not in str(plan.to_json())
 
 

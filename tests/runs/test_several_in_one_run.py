@@ -155,7 +155,8 @@ def test_whenever_the_worker_is_killed_the_next_one_ends_the_run_and_starts_noth
             assert site.started == jobs, (number, after)
             assert {one["state"] for one in journal.steps.values()} == {"succeeded"}
             proofs = {"smoke", "smoke:embeddings", "smoke:reranker"} if story == "launch" else set()
-            assert {name for name, one in journal.outcomes.items() if one["verdict"] == "passed"} == proofs
+            passed = {name for name, one in journal.outcomes.items() if one["verdict"] == "passed"}
+            assert {name for name in passed if not name.startswith("asked:")} == proofs
 
 
 @pytest.mark.parametrize(

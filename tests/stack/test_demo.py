@@ -51,6 +51,7 @@ def loaded(stack, run: int) -> dict[str, tuple[int, int]]:
     return {rank: (seen["done"], seen["total"]) for rank, seen in ranks.items()}
 
 
+@pytest.mark.long
 def test_two_copies_at_once_and_again_on_an_old_var(start, tmp_path):
     """The first copy over make, as a person types it."""
     if shutil.which("make") is None:
@@ -82,6 +83,7 @@ def test_two_copies_at_once_and_again_on_an_old_var(start, tmp_path):
     assert done.returncode == 0 and json.loads(done.stdout)["ok"] is True, done
 
 
+@pytest.mark.long
 def test_with_nothing_but_loopback_it_serves_until_ctrl_c(start):
     """A network namespace of its own: no packet could leave. Then Ctrl-C, once the dashboard is served."""
     if os.geteuid() or subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:

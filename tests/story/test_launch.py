@@ -73,7 +73,7 @@ def test_the_story_with_a_cut_during_the_load(cluster):
     assert again and any("Corrected by 1 launch" in one for one in again.remarks), again
 
 
-@pytest.mark.parametrize(("shards", "shard_s", "order"), [(7, 60, "01"), (39, 18, "10"), (161, 5, "01")])
+@pytest.mark.parametrize(("shards", "shard_s", "order"), [(7, 120, "01"), (39, 18, "10"), (161, 5, "01")])
 def test_progress_follows_the_log_and_never_falls(cluster, shards, shard_s, order):
     cluster.lab.set(shards=shards, shard_s=shard_s, rank_order=order)
     cluster.probe()

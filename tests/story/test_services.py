@@ -47,6 +47,51 @@ def seen_as(deployment: Deployment, state: str, *, looks: int = 8) -> Deployment
     raise AssertionError((deployment.state, deployment.evidence))
 
 
+def tested_on_demand(cluster, machines: Machines, deployment: Deployment) -> None:
+    """Everything that it should answer, and what a test says when the API answers in each of the wrong ways. Nothing of the
+    deployment changes by it."""
+    at = f"deployments/{deployment.pk}"
+
+    def test(**body: object) -> Run:
+        return ended(Run.objects.get(pk=machines.post(f"{at}/test", body, status=202)["run"]), 90)
+
+    good = test(reason="does it answer?")
+    assert (good.state, good.reason) == ("succeeded", None), good.evidence
+    told = machines.api.get(f"{at}/tests").body["tests"]
+    assert (told[0]["run"], told[0]["why"], told[1]["story"]) == (good.pk, "does it answer?", "launch")
+    answers = {(one["service"], one["ask"]): one for one in told[0]["answers"]}
+    assert list(answers) == [
+        ("", "models"), ("", ""), ("", "streamed"), ("", "tools"),
+        ("embeddings", "models"), ("embeddings", ""), ("reranker", "models"), ("reranker", ""),
+    ]  # fmt: skip
+    assert {one["verdict"] for one in answers.values()} == {"passed"}
+    streamed = answers["", "streamed"]
+    assert streamed["values"]["ttft_s"] > 0 and streamed["values"]["usage"]["completion_tokens"] > 3
+    assert '"stream": true' in streamed["request"] and streamed["answer"].startswith("data: ")
+    assert answers["", "tools"]["said"] == "It called population_of for Paris."
+    assert [one["story"] for one in machines.api.get("runs?limit=1").body["runs"]] == ["smoke"]
+
+    for fault, reason, failing in (
+        ("wrong-model", "wrong_model", "models"),
+        ("warming-up", "warming_up", "models"),
+        ("thinks-only", "thinking_used_budget", ""),
+        ("garbled", "garbled_answer", ""),
+        ("empty", "smoke_failed", ""),
+        ("stream-error", "engine_dead", "streamed"),
+    ):
+        cluster.lab.fault(HEAD, "api", fault)
+        bad = test(services=[""])
+        assert (bad.state, bad.reason) == ("failed", reason), (fault, bad.evidence)
+        rows = {one["ask"]: one for one in machines.api.get(f"{at}/tests").body["tests"][0]["answers"]}
+        assert rows[failing]["verdict"] == "failed" and rows[failing]["reason"] == reason
+        assert len(rows) == 4, "a question that failed keeps no other from being asked"
+    cluster.lab.clear(HEAD)
+    deployment.refresh_from_db()
+    assert deployment.state == "serving" and deployment.reason is None, "a test says nothing about the state"
+    refused = machines.api.post(f"{at}/test", {"services": ["nobody"]})
+    assert (refused.status, refused.body["field"]) == (422, "services")
+
+
 def test_three_services_on_one_node(cluster):
     machines = over_http(cluster)
     asked = {"name": "glm", "recipe": "glm-4.7-flash-stack", "nodes": [HEAD]}
@@ -62,6 +107,8 @@ def test_three_services_on_one_node(cluster):
     }  # fmt: skip
     assert {line["rank"] for line in lines.lines(run, limit=5000, rank=2)["lines"]} == {2}
     seen_as(deployment, "serving")
+
+    tested_on_demand(cluster, machines, deployment)
 
     on_node(cluster, "docker kill glm-reranker-r0")
     seen_as(deployment, "degraded")

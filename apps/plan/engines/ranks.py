@@ -100,7 +100,7 @@ def stages(engine: Engine, spec: Spec, places: Sequence[Site], given: Given) -> 
     else:
         made.append(Stage("Head" if workers else "Engine", "cluster", (*begun, *_meeting(spec, places))))
         made.append(Stage("Serve", "loading", ready(engine, spec, head.node)))
-    made.append(Stage("Verify", "verifying", (steps.smoke(spec, head.node),)))
+    made.append(Stage("Verify", "verifying", steps.proofs_of(spec, head.node)))
     return tuple(made)
 
 

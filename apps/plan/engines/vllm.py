@@ -176,7 +176,7 @@ def _ray(spec: Spec, places: Sequence[Site], given: Given) -> tuple[Stage, ...]:
             ),
         )
     )
-    made.append(Stage("Verify", "verifying", (steps.smoke(spec, head.node),)))
+    made.append(Stage("Verify", "verifying", steps.proofs_of(spec, head.node)))
     return tuple(made)
 
 

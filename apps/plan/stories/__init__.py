@@ -7,7 +7,8 @@ from apps.plan.stories.probe import probe
 from apps.plan.stories.provision import provision
 from apps.plan.stories.relaunch import relaunch
 from apps.plan.stories.restore import restore
+from apps.plan.stories.smoke import smoke
 from apps.plan.stories.stop import stop
 from apps.plan.stories.unlock import unlock
 
-__all__ = ["adopt", "clear", "launch", "probe", "provision", "relaunch", "restore", "stop", "unlock"]
+__all__ = ["adopt", "clear", "launch", "probe", "provision", "relaunch", "restore", "smoke", "stop", "unlock"]

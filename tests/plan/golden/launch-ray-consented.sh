@@ -1,6 +1,6 @@
 #!/bin/sh
 # launch of deployment 7, revision 3
-# plan 474c25af4696a0cc2c032436b7c1a8d7f9ae73308919350a94d957dda87d3200
+# plan 91feadb98676ef781bf4212ba0b4218a3463a8572e326061917443f2d394dd03
 # Run on each node, stage after stage: sh plan.sh STAGE NODE
 #   1 Preflight: spark-1a32, spark-5be3
 #   2 Clear: spark-1a32, spark-5be3
@@ -207,6 +207,10 @@ exec docker exec vllm-qwen35-r0 vllm serve /models/Qwen3.5-122B-A10B-FP8 --serve
 :
 # One real completion [smoke]: readiness alone proves nothing: an engine can say 200 and fail at the first request
 # # POST http://127.0.0.1:30000/v1/chat/completions through SSH
+# A streamed completion [smoke]: an error may stand in a stream that began with 200; the time to the first token is measured here
+# # POST http://127.0.0.1:30000/v1/chat/completions through SSH, streamed
+# A tool call [smoke]: the recipe names the tool call parser qwen3_coder
+# # POST http://127.0.0.1:30000/v1/chat/completions through SSH, with a tool
 ;;
 *)
 printf 'usage: sh %s STAGE NODE\n' "$0" >&2
