@@ -17,7 +17,7 @@ from apps.diagnosis.refusal import Refused
 LARGEST = 2 << 20  # characters
 MOST_RESULTS = 50
 MOST_LEVELS = 100
-WHAT_IS_READ = "llama-benchy (--format json), vllm bench serve (--save-result) and sparkweb's own export are read."
+READ = "llama-benchy (--format json), vllm bench serve (--save-result) and sparkweb's own export are read."
 
 
 def read(text: str) -> list[dict[str, Any]]:
@@ -28,18 +28,18 @@ def read(text: str) -> list[dict[str, Any]]:
     rows: list[tuple[str, dict[str, Any]]] = []
     for path, body in documents:
         if not isinstance(body, dict):
-            raise _bad(path or "text", "An object was expected.", WHAT_IS_READ)
+            raise _bad(path or "text", "An object was expected.", READ)
         rows += _of(path, body)
     made = [*(row for kind, row in rows if kind != "vllm"), *_joined([row for kind, row in rows if kind == "vllm"])]
     if not made:
-        raise _bad("text", "There is no result in it.", WHAT_IS_READ)
+        raise _bad("text", "There is no result in it.", READ)
     if len(made) > MOST_RESULTS:
         raise _bad("text", f"There are {len(made)} results in it.", f"Import at most {MOST_RESULTS} at a time.")
     return [_checked(row, place) for place, row in enumerate(made)]
 
 
 def _bad(field: str, detail: str, remedy: str = "") -> Refused:
-    return Refused("bad_input", detail, field=field, remedy=remedy or WHAT_IS_READ)
+    return Refused("bad_input", detail, field=field, remedy=remedy or READ)
 
 
 def _documents(text: str) -> list[tuple[str, Any]]:
@@ -90,7 +90,7 @@ def _of(path: str, body: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
     elif "output_throughput" in body or "request_throughput" in body:
         yield "vllm", _vllm(path, body)
     else:
-        raise _bad(path or "text", "It is none of the formats that are known.", WHAT_IS_READ)
+        raise _bad(path or "text", "It is none of the formats that are known.", READ)
 
 
 def _at(path: str, name: str) -> str:

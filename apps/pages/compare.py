@@ -103,6 +103,7 @@ def _figures(rows: Sequence[Row]) -> list[dict[str, Any]]:
                     y_name=unit.split(",")[0],
                 ),
                 "table": table,
+                "loose": any(line["loose"] for line in table),
                 "decimals": 2 if name == "ttft" else 1,
             }
         )
@@ -148,7 +149,7 @@ def bring(request: HttpRequest) -> HttpResponse:
         else:
             messages.success(request, f"{len(made)} result{'s are' if len(made) > 1 else ' is'} here to compare.")
             return redirect(f"/benchmarks?{urlencode([('id', one.pk) for one in made[: comparing.MOST_CHOSEN]])}")
-    context = {"error": error, "text": text, "values": values, "what_is_read": importing.WHAT_IS_READ}
+    context = {"error": error, "text": text, "values": values, "formats": importing.READ}
     return render(request, "pages/benchmark_import.html", context, status=error.status if error else 200)
 
 
@@ -167,9 +168,7 @@ def _given(request: HttpRequest, text: str) -> str:
     try:
         return bytes(file.read()).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Refused(
-            "bad_input", "The file is no text in UTF-8.", field="file", remedy=importing.WHAT_IS_READ
-        ) from None
+        raise Refused("bad_input", "The file is no text in UTF-8.", field="file", remedy=importing.READ) from None
 
 
 @allow("benchmark")
@@ -210,7 +209,18 @@ def by_hand(request: HttpRequest) -> HttpResponse:
     return render(request, "pages/benchmark_by_hand.html", context, status=error.status if error else 200)
 
 
-LEVEL_FIELDS = ("concurrency", "aggregate_tok_s", "per_request_tok_s", "ttft_s")
+LEVEL_FIELDS = {
+    "concurrency": "Concurrency",
+    "aggregate_tok_s": "Aggregate tokens/s",
+    "per_request_tok_s": "Tokens/s of a request",
+    "ttft_s": "First token",
+}
+
+
+def _called(field: str) -> str:
+    """`First token, line 2: ` for a cell of the table; nothing for a field that shows its error beside it."""
+    name, _, line = field.rpartition("-")
+    return f"{LEVEL_FIELDS[name]}, line {int(line) + 1}: " if name in LEVEL_FIELDS else ""
 
 
 def _figure(field: str, text: str) -> float | None:
@@ -222,7 +232,10 @@ def _figure(field: str, text: str) -> float | None:
         value = -1.0
     if not 0 <= value < 1e9:
         raise Refused(
-            "bad_input", f"{text[:40]!r} is no number of 0 or more.", field=field, remedy="Write it like 26.5."
+            "bad_input",
+            f"{_called(field)}{text[:40]!r} is no number of 0 or more.",
+            field=field,
+            remedy="Write it like 26.5.",
         )
     return value
 

@@ -13,7 +13,7 @@ from apps.audit.models import Entry
 from apps.benchmarks import compared, comparing
 from apps.deployments.models import Deployment
 from apps.deployments.queries import endpoint
-from apps.deployments.state import FLAG_WORDS
+from apps.deployments.state import FLAG_WORDS, rank_state
 from apps.facts.sheet import Sheet
 from apps.inventory.models import Node, SheetRow
 from apps.report.known import (
@@ -211,6 +211,7 @@ def _deployment(one: Deployment) -> KnownDeployment:
     ranks = list(one.ranks.select_related("node", "revision"))
     running = ranks[0].revision if ranks else None
     services = queries.service_states(one)
+    states = {row["service"]: row["state"] for row in services}
     last = one.runs.filter(story__in=BROUGHT_UP).order_by("-pk").first()
     good = one.runs.filter(story__in=BROUGHT_UP, state="succeeded").order_by("-pk").first()
     active = one.runs.filter(state__in=ACTIVE).order_by("-pk").values_list("pk", flat=True).first()
@@ -249,7 +250,7 @@ def _deployment(one: Deployment) -> KnownDeployment:
                 rank.container,
                 rank.unit,
                 rank.job_id,
-                rank.state,
+                rank_state(states.get(rank.service, one.state)),
                 rank.revision.number,
                 rank.run_id,
             )

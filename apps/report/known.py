@@ -52,7 +52,7 @@ class KnownRevision:
 
 @dataclass(frozen=True)
 class Placed:
-    """A rank as the last run left it."""
+    """A rank as the last run left it, in the state of its service."""
 
     number: int
     service: str

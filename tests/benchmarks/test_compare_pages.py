@@ -92,7 +92,9 @@ def test_a_row_by_hand(signed_in: Any) -> None:
     }
     bad = browser.post("/benchmarks/by-hand", form | {"ttft_s-0": "soon"})
     assert (
-        bad.status_code == 422 and "no number" in bad.content.decode() and 'value="their blog"' in bad.content.decode()
+        bad.status_code == 422
+        and "First token, line 1: " in bad.content.decode()
+        and 'value="their blog"' in bad.content.decode()
     )
     assert "Say where it is from" in browser.post("/benchmarks/by-hand", form | {"where": ""}).content.decode()
     assert (
