@@ -7,7 +7,7 @@ from celery.signals import after_task_publish, beat_init, worker_init, worker_re
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sparkweb.settings")
 # Django's checks are of the code, which `make check` runs: they import all pages and the API, which no worker serves.
-os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
+os.environ.update(CELERY_SKIP_CHECKS="1")
 
 app = Celery("sparkweb")
 app.config_from_object("django.conf:settings", namespace="CELERY")
