@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.conftest import full
 from tests.real.product import HEAD, SECOND, Json, Product, waited
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
@@ -150,6 +151,7 @@ def test_the_node_puts_its_network_back_alone_when_the_way_to_it_is_cut(rail: Pr
     restored(rail, HEAD)
 
 
+@full
 def test_the_first_key_comes_in_with_a_password(rail: Product) -> None:
     shell(rail, SECOND, "echo 'PasswordAuthentication yes' >/etc/ssh/sshd_config.d/50-lab.conf; systemctl reload ssh")
     name, door = "spark-2-new", rail.nodes.second
@@ -170,6 +172,7 @@ def test_the_first_key_comes_in_with_a_password(rail: Product) -> None:
     assert shell(rail, SECOND, "cat /home/spark/.ssh/authorized_keys") == before
 
 
+@full
 def test_a_wrong_sudo_password_changes_nothing(rail: Product) -> None:
     before = shell(rail, SECOND, SETTLED)
     wish = {"nodes": [SECOND], "ticks": {SECOND: ["docker", "limits", "sudoers"]}, "fabric": [], "units": {}}

@@ -22,6 +22,7 @@ def which() -> str:
 class PreparedCommand(BaseCommand):
     """A command that needs the tables. What it works on goes to standard error, so that standard output stays the answer."""
 
+    requires_system_checks = []  # they are of the code, and import every page and the API: `make check` runs them
     needs_newest = True  # the tables must be those of this version
 
     def execute(self, *args: Any, **options: Any) -> str | None:
