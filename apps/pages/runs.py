@@ -44,6 +44,7 @@ TITLES = {
     "provision": "Provision",
     "restore": "Restore",
     "unlock": "Remove locks",
+    "fetch": "Fetch",
     "smoke": "Smoke test",
 }
 

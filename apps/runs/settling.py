@@ -30,6 +30,7 @@ PAST = {
     "provision": "provisioned",
     "restore": "restored",
     "unlock": "unlocked",
+    "fetch": "fetched",
 }
 
 

@@ -53,7 +53,9 @@ class Hub:
     sent: Counter[str] = field(default_factory=Counter)  # bytes of files by path
     asked: list[str] = field(default_factory=list)  # METHOD path
     leaked: list[str] = field(default_factory=list)  # requests at the storage that carried a token
-    put_off: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # path part -> answers (status, Retry-After) first
+    put_off: dict[str, list[tuple[int, str]]] = field(
+        default_factory=dict
+    )  # path part -> answers (status, Retry-After) first
     drops: dict[str, list[int]] = field(default_factory=dict)  # file -> after how many bytes of an answer it hangs up
     damages: Counter[str] = field(default_factory=Counter)  # file -> how many answers come with a wrong byte
     no_ranges: bool = False

@@ -173,9 +173,7 @@ def test_patterns_choose_and_a_second_fetch_adds(hub: Hub, model: Model, cache: 
     assert all(hub.sent[name] == count for name, count in before.items())
 
 
-def test_a_partial_file_of_another_tool_and_its_stale_lock_are_taken_over(
-    hub: Hub, model: Model, cache: Cache
-) -> None:
+def test_a_partial_file_of_another_tool_and_its_stale_lock_are_taken_over(hub: Hub, model: Model, cache: Cache) -> None:
     tag = etag(LARGE, model.files[LARGE])
     for folder in (cache.home / "blobs", cache.folder / ".locks" / cache.home.name):
         folder.mkdir(parents=True)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (a shell statement stays on its line)
 """The scripts of a fetch, in POSIX sh with awk and curl alone: fixed text, their values quoted in front of it.
 
 A cache keeps `blobs/ETAG`, `snapshots/COMMIT/PATH` (links to blobs) and `refs/BRANCH`, as the hub's own tools do. Here a

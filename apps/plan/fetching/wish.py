@@ -157,7 +157,13 @@ def _endpoint(body: Mapping[str, Any]) -> str:
     except ValueError:
         raise BadWish("endpoint", "the hub's address is no address", remedy) from None
     plain = re.fullmatch(r"[A-Za-z0-9._~:/\[\]%-]+", endpoint)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not plain or len(endpoint) > 300 or "@" in endpoint:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or not plain
+        or len(endpoint) > 300
+        or "@" in endpoint
+    ):
         raise BadWish("endpoint", "the hub's address is no web address", remedy)
     return endpoint
 
