@@ -55,7 +55,7 @@ class Reader:
 
 def _parts(text: str) -> list[dict[str, Any]]:
     """The files that are fetched now."""
-    made = []
+    made: list[dict[str, Any]] = []
     for part in text.split(" | ")[1:]:
         found = _PART.fullmatch(part.strip())
         if found is not None and len(made) < MOST_FILES:

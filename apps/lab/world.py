@@ -34,6 +34,7 @@ FAULTS = {
     "banner": "the login shell prints noise before any output",
     "duplicates": "the log prints every bar twice",
     "strands": "a change of the node's network cuts it off until it is undone",
+    "hub": "https://huggingface.co is answered by the server at VALUE on this machine's loopback",
     "slow-rank": "the node's rank loads VALUE times slower (default 2)",
 }
 

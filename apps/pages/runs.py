@@ -24,6 +24,7 @@ from apps.diagnosis.eta import Estimate
 from apps.diagnosis.refusal import Refused
 from apps.inventory.models import Node
 from apps.pages import charts, scripts
+from apps.pages.fetching import transfer
 from apps.pages.refusing import error_of, explained
 from apps.pages.words import clock, duration_words, tone
 from apps.people.access import actor_of, allow
@@ -344,6 +345,7 @@ def run_context(run: Run) -> dict[str, Any]:
         "services": named,
         "estimate": estimate,
         "facts": fact_rows(run, ranks, estimate),
+        "transfer": transfer(run),
         "memory": memory_rows(run),
         "kernel": run.outcome.get("kernel") or [],
         "cleared": run.ended and any(row.step.key.startswith(restoring.CLEARING) for row in steps),

@@ -14,18 +14,12 @@ PUBLISH_WITHIN_S = 3600.0  # the disk writes back what it still holds
 
 def fetch(wish: Wish) -> Plan:
     """From a hub, or out of a folder of the node (`wish.folder`). Nothing is seen under its final name before it is whole."""
+    show = Stage("Show", "verifying", (_publish(wish),))
     if wish.folder:
-        stages = (
-            Stage("Take the files in", "fetching", (_adopt(wish),)),
-            Stage("Show", "verifying", (_publish(wish),)),
-        )
+        brought: tuple[Stage, ...] = (Stage("Take the files in", "fetching", (_adopt(wish),)),)
     else:
-        stages = (
-            Stage("Ask the hub", "preflight", (_resolve(wish),)),
-            Stage("Fetch", "fetching", (_files(wish),)),
-            Stage("Show", "verifying", (_publish(wish),)),
-        )
-    return Plan("fetch", 0, 0, (wish.node,), stages)
+        brought = (Stage("Ask the hub", "preflight", (_resolve(wish),)), Stage("Fetch", "fetching", (_files(wish),)))
+    return Plan("fetch", 0, 0, (wish.node,), (*brought, show))
 
 
 def _first(wish: Wish) -> str:
