@@ -59,6 +59,7 @@ class Hub:
     drops: dict[str, list[int]] = field(default_factory=dict)  # file -> after how many bytes of an answer it hangs up
     damages: Counter[str] = field(default_factory=Counter)  # file -> how many answers come with a wrong byte
     no_ranges: bool = False
+    xet: bool = False  # it names another storage too, which is not there
     rate: int = 0  # bytes a second of each file; 0: as fast as it goes
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -151,7 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
             row: dict[str, Any] = {"type": "file", "oid": oid(data), "size": len(data), "path": path}
             if is_lfs(path):
                 row["lfs"] = {"oid": etag(path, data), "size": len(data), "pointerSize": 134}
-                row["xetHash"] = "f" * 64
+                if self.hub.xet:
+                    row["xetHash"] = "f" * 64
             rows.append(row)
         first = int(query.get("cursor", ["0"])[0])
         more = {}

@@ -383,8 +383,8 @@ by_tool() {
   say "with $program"
   mkdir -p "$work/hf"
   (
-    HF_ENDPOINT=$endpoint HF_HUB_DISABLE_PROGRESS_BARS=1 HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_OFFLINE=0 HF_HUB_DISABLE_IMPLICIT_TOKEN=0
-    export HF_ENDPOINT HF_HUB_DISABLE_PROGRESS_BARS HF_HUB_DISABLE_TELEMETRY HF_HUB_OFFLINE HF_HUB_DISABLE_IMPLICIT_TOKEN
+    HF_ENDPOINT=$endpoint HF_HUB_DISABLE_PROGRESS_BARS=1 HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_OFFLINE=0 HF_HUB_DISABLE_UPDATE_CHECK=1 NO_COLOR=1
+    export HF_ENDPOINT HF_HUB_DISABLE_PROGRESS_BARS HF_HUB_DISABLE_TELEMETRY HF_HUB_OFFLINE HF_HUB_DISABLE_UPDATE_CHECK NO_COLOR
     if [ "$form" = cli ]; then exec xargs -0 -n 500 "$program" download "$repo" --revision "$commit" --cache-dir "$work/hf" <"$work/missing"; fi
     exec xargs -0 -n 500 "$program" -c 'import sys; from huggingface_hub import snapshot_download as s; s(sys.argv[1], revision=sys.argv[2], cache_dir=sys.argv[3], max_workers=int(sys.argv[4]), allow_patterns=[p.replace("[", "[[]") for p in sys.argv[5:]])' "$repo" "$commit" "$work/hf" "$streams" <"$work/missing"
   ) >"$work/hf.said" 2>&1 &
@@ -398,7 +398,7 @@ by_tool() {
     tag=${file##*/}; tag=${tag%%.*}
     case $file in *.incomplete) [ -e "$home/blobs/$tag.incomplete" ] || mv -f "$file" "$home/blobs/$tag.incomplete";; *) [ -e "$home/blobs/$tag" ] || mv -f "$file" "$home/blobs/$tag";; esac
   done
-  [ "$ended" -eq 0 ] || { say "$program ended with $ended: $(tail -n 1 "$work/hf.said" | tr -c '[:print:]\n' ' ' | cut -c 1-300)"; say "going on with curl for what is missing"; }
+  [ "$ended" -eq 0 ] || { say "$program ended with $ended: $(grep -v -e "Hint" -e "^ *$" "$work/hf.said" | tail -n 1 | tr -c '[:print:]\n' ' ' | cut -c 1-300)"; say "going on with curl for what is missing"; }
 }
 """
 
