@@ -19,10 +19,12 @@ from apps.runs import fetching, services
 from apps.runs.models import Run
 from tests.fetching.conftest import FILES, REPO
 from tests.fetching.hub import Hub
+from tests.openssh import openssh
 from tests.provision.conftest import enrolled, text_of
 from tests.runs.conftest import ADMIN, ended, worker
 
-__all__ = ["worker"]
+__all__ = ["openssh", "worker"]
+pytestmark = pytest.mark.django_db(transaction=True)
 NODE = "spark-1a32"
 LARGE = "model-00001-of-00002.safetensors"
 
@@ -40,24 +42,48 @@ def spark(worker: Any, settings: Any, tmp_path: Path, hub: Hub) -> Any:
         yield lab, node
 
 
-def begun(node: Node, **changes: Any) -> Run:
-    return fetching.start(ADMIN, node, {"repo": REPO, **changes})
-
-
 def test_fetched_cut_joined_and_done(spark: Any, hub: Hub) -> None:
     lab, node = spark
+    play(node, lab.root(NODE) / "home/aurora/.cache/huggingface/hub", hub)
+
+
+def test_the_same_through_an_openssh_server(worker: Any, openssh: Any, hub: Hub, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not here")
+    server = openssh.start("spark-1")
+    key = inventory.make_credential(ADMIN, name="sparks", private_key=server.private_key)
+    node = services.enrol(
+        ADMIN,
+        name="spark-1",
+        address="127.0.0.1",
+        port=server.port,
+        user=server.endpoint().user,
+        credential=key,
+        jump=None,
+    )
+    node = inventory.confirm_host_key(ADMIN, node, sha256=node.host_keys.get(type="ssh-ed25519").sha256)
+    cache = tmp_path / "cache"
+    play(node, cache, hub, cache=str(cache), endpoint=hub.address, tool="curl", keep_free_gib=0)
+
+
+def play(node: Node, place: Path, hub: Hub, **wish: Any) -> None:
+    """Refused without a token, begun, joined, cancelled in its middle, and done by a second one that moves no byte again."""
+
+    def begun(**changes: Any) -> Run:
+        return fetching.start(ADMIN, node, {"repo": REPO, **wish, **changes})
+
     hub.token = "hf_opensesame123"
     model = hub.add(REPO, dict(FILES), gated=True)
-    failed = ended(begun(node), 60)
+    failed = ended(begun(), 60)
     assert (failed.state, failed.reason) == ("failed", "hub_auth"), text_of(failed)
     with pytest.raises(Refused) as none:
-        begun(node, token="hub")
+        begun(token="hub")
     assert (none.value.reason, none.value.field) == ("secret_missing", "token")
     inventory.keep_secret(ADMIN, name="hub", value=hub.token)
 
     hub.rate = 60_000
-    run = begun(node, token="hub")
-    assert begun(node, token="hub").pk == run.pk
+    run = begun(token="hub")
+    assert begun(token="hub").pk == run.pk
     until = time.monotonic() + 60
     while time.monotonic() < until and hub.sent[LARGE] < 60_000:
         time.sleep(0.1)
@@ -69,14 +95,14 @@ def test_fetched_cut_joined_and_done(spark: Any, hub: Hub) -> None:
     services.cancel(ADMIN, run)
     run = ended(run, 60)
     assert run.state == "cancelled", run.evidence
-    home = lab.root(NODE) / "home/aurora/.cache/huggingface/hub/models--acme--tiny-1b"
+    home = place / "models--acme--tiny-1b"
     assert not (home / "snapshots").exists()
     kept = sum(path.stat().st_size for path in (home / "blobs").iterdir())
     assert kept > 60_000
 
     hub.rate = 0
     hub.sent.clear()
-    run = ended(begun(node, token="hub"), 90)
+    run = ended(begun(token="hub"), 90)
     assert run.state == "succeeded", (run.reason, run.evidence, text_of(run)[-3000:])
     assert sum(hub.sent.values()) == sum(len(data) for data in FILES.values()) - kept
     snapshot = home / "snapshots" / model.commit
