@@ -23,6 +23,14 @@ MOST_NODES = 1000
 TOOL_WORDS = {"auto": "hf where it is found, else curl", "hf": "hf or huggingface_hub", "curl": "curl"}
 
 
+def size_words(size: int) -> str:
+    """Bytes as disks and hubs count them: in thousands."""
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} B"
+
+
 @dataclass(frozen=True)
 class Transfer:
     """Where a fetch stands. Bytes, bytes a second, seconds; None: not known."""
@@ -37,6 +45,14 @@ class Transfer:
     seconds_left: int | None
     current: tuple[dict[str, Any], ...]
     state: str
+
+    @property
+    def of_total(self) -> str:
+        return f"{size_words(self.done)} of {size_words(self.total)}"
+
+    @property
+    def speed(self) -> str:
+        return f"{size_words(self.rate)}/s" if self.rate else ""
 
 
 def transfer(run: Run) -> Transfer | None:
@@ -57,10 +73,14 @@ def transfer(run: Run) -> Transfer | None:
                 files=int(detail.get("files") or 0),
                 rate=int(detail.get("rate") or 0) if at_work else 0,
                 seconds_left=detail.get("seconds_left") if at_work else None,
-                current=tuple(detail.get("current") or ()) if at_work else (),
+                current=tuple(_named(one) for one in detail.get("current") or ()) if at_work else (),
                 state=step.state,
             )
     return None
+
+
+def _named(one: dict[str, Any]) -> dict[str, Any]:
+    return {**one, "of_size": f"{size_words(int(one['done']))} of {size_words(int(one['size']))}"}
 
 
 @allow("provision")

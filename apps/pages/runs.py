@@ -103,6 +103,8 @@ def title_of(run: Run) -> str:
     if run.deployment is not None:
         return f"{words} of {run.deployment.name}"
     nodes = run.plan.get("nodes") or [run.parameters.get("name", "")]
+    if run.story == "fetch":
+        return f"{words} {run.parameters.get('wish', {}).get('repo', 'a model')} on {nodes[0]}"
     more = f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
     return f"{words}{' of' if run.story in ('probe', 'provision') else ''} {', '.join(nodes[:4])}{more}"
 
@@ -241,7 +243,7 @@ def fact_rows(run: Run, ranks: list[dict[str, Any]], estimate: Estimate | None) 
         size = f"{float(facts['kv_gib']):.1f} GiB a node" if facts.get("kv_gib") else ""
         found.append(Fact("KV cache", f"{int(facts['kv_tokens']):,} tokens", about=size))
     free = _lowest_free(run)
-    if free is not None and not run.ended:
+    if free is not None and not run.ended and run.story != "fetch":
         found.append(Fact("Lowest free memory", f"{free / charts.GIB:.1f} GiB"))
     tries = _last_try(run)
     if tries:

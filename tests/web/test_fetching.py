@@ -70,4 +70,6 @@ def test_the_run_shows_bytes_rate_time_left_and_files(signed_in: Callable[[str],
     progress = {"phase": "fetching", "overall": 0.25, "done": 10_000_000_000, "total": 40_000_000_000, "detail": detail}
     run.steps.filter(key="fetch.files.spark-5be3").update(state="running", progress={"progress": progress})
     text = client.get(run.get_absolute_url()).content.decode()
-    assert "3 of 9" in text and name in text and "to go" in text and "/s" in text
+    assert "3 of 9" in text and name in text and "about 4 min 32 s to go" in text
+    assert "10.0 GB of 40.0 GB" in text and "110.0 MB/s" in text
+    assert "Fetch acme/tiny-1b on spark-5be3" in text
