@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ class Cache:
 
     def run(self, shell: Any, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self.shell, "-c", shell.text.replace("durable=1", "durable=''")],
+            [shutil.which(self.shell[0]) or self.shell[0], *self.shell[1:], "-c", shell.text.replace("durable=1", "durable=''")],
             env=self.environ(**more), capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 

@@ -41,6 +41,20 @@ def test_a_revision_is_fetched_once_in_the_layout_of_a_cache(hub: Hub, model: Mo
     cache.holds(model)
 
 
+def test_with_the_tools_of_busybox_alone(hub: Hub, model: Model, cache: Cache) -> None:
+    if shutil.which("busybox") is None:
+        pytest.skip("busybox is not here")
+    place = cache.folder / "bin"
+    place.mkdir()
+    for name in subprocess.run(["busybox", "--list"], capture_output=True, text=True, check=True).stdout.split():
+        (place / name).symlink_to(shutil.which("busybox") or "")
+    (place / "curl").symlink_to(shutil.which("curl") or "")
+    cache.shell = SHELLS["busybox"]
+    hub.drops = {LARGE: [1000]}
+    cache.all(cache.wish(hub, exclude=("original/*",)), PATH=str(place))
+    cache.holds(model, lambda name: not name.startswith("original/"))
+
+
 def test_cut_in_the_middle_no_byte_moves_twice(hub: Hub, model: Model, cache: Cache) -> None:
     hub.drops = {LARGE: [100_000, 1, 250_000], "original/deep/tokenizer.bin": [10]}
     said = cache.all(cache.wish(hub))

@@ -33,6 +33,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("exclude", [7]),
         ("cache", "relative"),
         ("cache", "/a/../b"),
+        ("cache", "/a\\b"),
         ("endpoint", "ftp://x"),
         ("endpoint", "https://user:pw@x"),
         ("endpoint", "https://x:port"),
