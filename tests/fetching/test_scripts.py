@@ -88,6 +88,36 @@ def test_ended_in_the_middle_it_says_what_is_kept_and_goes_on(hub: Hub, model: M
     assert hub.sent[LARGE] == len(model.files[LARGE]) - kept
 
 
+def test_a_disk_that_fills_meanwhile_stops_it_and_what_came_is_kept(hub: Hub, model: Model, cache: Cache) -> None:
+    place = cache.folder / "bin"
+    place.mkdir()
+    (place / "df").write_text(
+        "#!/bin/sh\nif [ -e $0.low ]; then free=1000; else free=99999999; fi\n"
+        'echo "Filesystem 1024-blocks Used Available Capacity Mounted on"; echo "/dev/x 1 1 $free 1% /"\n'
+    )
+    (place / "df").chmod(0o755)
+    path = f"{place}:{cache.environ()['PATH']}"
+    hub.rate = 100_000
+    wish = cache.wish(hub, keep_free_gib=1)
+    commit, _ = cache.resolve(wish, PATH=path)
+    (place / "df.low").symlink_to("/nowhere")
+    going = subprocess.Popen(
+        ["dash", "-c", scripts.fetch(wish).text], env=cache.environ(SPARKWEB_COMMIT=commit, PATH=path),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    time.sleep(2)
+    (place / "df.low").unlink()
+    (place / "df.low").touch()
+    said, _ = going.communicate(timeout=20)
+    assert going.returncode == 1, said
+    assert said.splitlines()[-1].startswith("sparkweb: disk_full: only 1.0 MB are left"), said
+    hub.rate = 0
+    (place / "df.low").unlink()
+    cache.all(wish, PATH=path)
+    cache.holds(model)
+    assert sum(hub.sent.values()) <= sum(map(len, model.files.values())) + 100_000
+
+
 def test_two_at_once_move_each_byte_once(hub: Hub, model: Model, cache: Cache) -> None:
     hub.rate = 500_000
     wish = cache.wish(hub)
