@@ -17,6 +17,7 @@ from apps.api.schemas import (
     AdoptBody,
     After,
     ConfirmBody,
+    FetchBody,
     GapOut,
     Holder,
     HostKeyOut,
@@ -40,7 +41,7 @@ from apps.api.schemas import (
 from apps.inventory import services
 from apps.inventory.models import Credential, Node
 from apps.people.access import actor_of, allow
-from apps.runs import foreign
+from apps.runs import fetching, foreign
 from apps.runs import services as runs
 from apps.watch import history
 
@@ -225,6 +226,24 @@ def unlock_node(
     """Remove the locks that other installations of sparkweb left on the node; one that lives keeps its own, and the run fails."""
     node = by_id(Node.objects.all(), node_id)
     run = foreign.unlock(actor_of(request), node, reason=body.reason, idempotency_key=idempotency_key or "")
+    return Status(202, Started(run=run.pk))
+
+
+@router.post("nodes/{int:node_id}/models", response={202: Started})
+@allow("provision")
+def fetch_model(
+    request: HttpRequest, node_id: int, body: FetchBody, idempotency_key: IdempotencyKey = None
+) -> Status[Started]:
+    """Fetch a model revision from a hub into the node's cache, or take it in from a folder there. A second request for the same
+    bytes gets the run that brings them."""
+    node = by_id(Node.objects.all(), node_id)
+    run = fetching.start(
+        actor_of(request),
+        node,
+        body.model_dump(exclude={"reason"}),
+        reason=body.reason,
+        idempotency_key=idempotency_key or "",
+    )
     return Status(202, Started(run=run.pk))
 
 

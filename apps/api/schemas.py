@@ -142,6 +142,23 @@ class UnlockBody(Body):
     reason: str = Field("", max_length=2000, description="how you know that the other installation is gone")
 
 
+class FetchBody(Body):
+    repo: str = Field(max_length=300, description="as the hub calls it, e.g. Qwen/Qwen3-8B")
+    revision: str = Field("", max_length=200, description="branch, tag or commit; left out: main")
+    include: list[str] = Field([], max_length=50, description="patterns of paths; left out: all files")
+    exclude: list[str] = Field([], max_length=50)
+    cache: str = Field(
+        "", max_length=500, description="hub folder of the cache; left out: where the node's user has it"
+    )
+    endpoint: str = Field("", max_length=300, description="of a mirror; left out: the hub itself")
+    token: str = Field("", max_length=80, description="name of the secret that holds the hub's token")
+    tool: str = Field("", max_length=10, description="auto (hf where it is found), hf or curl")
+    folder: str = Field("", max_length=500, description="a folder of the node to take the files from instead of a hub")
+    streams: int | None = Field(None, ge=1, le=16, description="files at a time; left out: 4")
+    keep_free_gib: int | None = Field(None, ge=0, le=4096, description="that stay free on the disk; left out: 10")
+    reason: str = Field("", max_length=2000, description="kept in the audit trail")
+
+
 class HostKeyOut(Out):
     hop: str = Field(description="name of the node whose door showed the key")
     type: str

@@ -35,6 +35,7 @@ FAULTS = {
     "duplicates": "the log prints every bar twice",
     "strands": "a change of the node's network cuts it off until it is undone",
     "api": "the engine's API answers as VALUE says: warming-up (503), wrong-model, thinks-only, empty, garbled, stream-error",
+    "hub": "https://huggingface.co is answered by the server at VALUE on this machine's loopback",
     "slow-rank": "the node's rank loads VALUE times slower (default 2)",
 }
 

@@ -24,6 +24,7 @@ from apps.diagnosis.eta import Estimate
 from apps.diagnosis.refusal import Refused
 from apps.inventory.models import Node
 from apps.pages import charts, measure, scripts
+from apps.pages.fetching import transfer
 from apps.pages.refusing import error_of, explained
 from apps.pages.smoke import answer_rows
 from apps.pages.words import clock, duration_words, tone
@@ -45,6 +46,7 @@ TITLES = {
     "provision": "Provision",
     "restore": "Restore",
     "unlock": "Remove locks",
+    "fetch": "Fetch",
     "smoke": "Smoke test",
     "benchmark": "Benchmark",
 }
@@ -103,6 +105,8 @@ def title_of(run: Run) -> str:
     if run.deployment is not None:
         return f"{words} of {run.deployment.name}"
     nodes = run.plan.get("nodes") or [run.parameters.get("name", "")]
+    if run.story == "fetch":
+        return f"{words} {run.parameters.get('wish', {}).get('repo', 'a model')} on {nodes[0]}"
     more = f" and {len(nodes) - 4} more" if len(nodes) > 4 else ""
     return f"{words}{' of' if run.story in ('probe', 'provision') else ''} {', '.join(nodes[:4])}{more}"
 
@@ -241,7 +245,7 @@ def fact_rows(run: Run, ranks: list[dict[str, Any]], estimate: Estimate | None) 
         size = f"{float(facts['kv_gib']):.1f} GiB a node" if facts.get("kv_gib") else ""
         found.append(Fact("KV cache", f"{int(facts['kv_tokens']):,} tokens", about=size))
     free = _lowest_free(run)
-    if free is not None and not run.ended:
+    if free is not None and not run.ended and run.story != "fetch":
         found.append(Fact("Lowest free memory", f"{free / charts.GIB:.1f} GiB"))
     tries = _last_try(run)
     if tries:
@@ -345,6 +349,7 @@ def run_context(run: Run) -> dict[str, Any]:
         "services": named,
         "estimate": estimate,
         "facts": fact_rows(run, ranks, estimate),
+        "transfer": transfer(run),
         "memory": memory_rows(run),
         "kernel": run.outcome.get("kernel") or [],
         "cleared": run.ended and any(row.step.key.startswith(restoring.CLEARING) for row in steps),

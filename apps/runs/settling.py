@@ -33,6 +33,7 @@ PAST = {
     "unlock": "unlocked",
     "smoke": "tested",
     "benchmark": "benchmarked",
+    "fetch": "fetched",
 }
 
 

@@ -29,6 +29,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "nodes": {"name": "n", "address": "127.0.0.1", "port": 22, "user": "u", "credential": "nobody's", "jump": None},
     "nodes/{node}/confirm": {"sha256": "SHA256:x"},
     "nodes/{node}/unlock": {"reason": "r"},
+    "nodes/{node}/models": {"repo": "acme/tiny-1b", "revision": "main", "include": ["*.json"], "token": ""},
     "nodes/{node}/repin": {"sha256": "SHA256:x", "reason": "r"},
     "nodes/{node}/adopt": {"name": "found", "things": [{"kind": "container", "name": "vllm_node"}], "reason": "r"},
     "deployments": {

@@ -3,6 +3,7 @@
 from apps.plan.stories.adopt import adopt
 from apps.plan.stories.benchmark import benchmark
 from apps.plan.stories.clear import clear
+from apps.plan.stories.fetch import fetch
 from apps.plan.stories.launch import launch
 from apps.plan.stories.probe import probe
 from apps.plan.stories.provision import provision
@@ -16,6 +17,7 @@ __all__ = [
     "adopt",
     "benchmark",
     "clear",
+    "fetch",
     "launch",
     "probe",
     "provision",
