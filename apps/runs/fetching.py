@@ -57,6 +57,15 @@ def _start(actor: Actor, node: Node, wish: Wish, reason: str, idempotency_key: s
     _need_secret(wish)
     Node.objects.select_for_update().get(pk=node.pk)  # two requests for the same bytes come one after the other
     joined = running(wish)
+    if joined is None and (other := _of_the_same_model(wish)) is not None:
+        raise Refused(
+            "in_use",
+            f"Run {other.pk}, which {other.actor_name} started, fetches files of {wish.repo} to {wish.node} now.",
+            field="repo",
+            status=409,
+            remedy="Wait until it has ended, or cancel it: what it has brought is kept.",
+            extra={"run": other.pk},
+        )
     run = joined or services.planned_run(
         actor,
         stories.fetch(wish),
@@ -84,6 +93,15 @@ def running(wish: Wish) -> Run | None:
     """The run that fetches the same bytes to the same place now."""
     for run in Run.objects.filter(story="fetch", state__in=ACTIVE, cancel_asked_at=None).order_by("pk"):
         if run.parameters.get("wish") and _same(run.parameters["wish"], wish):
+            return run
+    return None
+
+
+def _of_the_same_model(wish: Wish) -> Run | None:
+    """A run that fetches other files or another revision of it to the same node now: two would write the same lists there."""
+    for run in Run.objects.filter(story="fetch", state__in=ACTIVE).order_by("pk"):
+        stored = run.parameters.get("wish") or {}
+        if (stored.get("node"), stored.get("repo")) == (wish.node, wish.repo):
             return run
     return None
 

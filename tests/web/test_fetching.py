@@ -35,7 +35,10 @@ def test_the_form_leads_to_a_run_and_a_second_request_to_the_same(
         None,
         run.pk,
     ]
-    other = client.post(PAGE, {**FORM, "revision": "v2"})
+    for changed in ({"revision": "v2"}, {"include": "*.json"}):
+        refused = client.post(PAGE, {**FORM, **changed})
+        assert refused.status_code == 409 and f"Run {run.pk}" in refused.content.decode()
+    other = client.post(PAGE, {**FORM, "repo": "acme/other"})
     assert other["Location"] != run.get_absolute_url()
 
 
