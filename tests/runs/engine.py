@@ -25,6 +25,12 @@ class H(http.server.BaseHTTPRequestHandler):
         data = json.dumps(body).encode(); self.send_response(200); self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data))); self.end_headers(); self.wfile.write(data)
     def do_GET(self): self.answer({"object": "list", "data": [{"id": name, "object": "model", "owned_by": "vllm"}]})
+    def events(self, said):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for one in (*map(json.dumps, said), "[DONE]"):
+            self.wfile.write(("data: " + one + "\n\n").encode())
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if asked["max_tokens"] <= 50:
@@ -32,6 +38,9 @@ class H(http.server.BaseHTTPRequestHandler):
         else:
             message, finish = {"role": "assistant", "content": "Paris."}, "stop"
         say('(APIServer pid=1) INFO:     127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200 OK')
+        if asked.get("stream"):
+            said = [{"choices": [{"index": 0, "delta": message, "finish_reason": finish}]}, {"choices": [], "usage": {"completion_tokens": 3}}]
+            return self.events(said)
         self.answer({"id": "x", "object": "chat.completion", "model": name, "choices": [{"index": 0, "message": message, "finish_reason": finish}],
                      "usage": {"prompt_tokens": 9, "completion_tokens": asked["max_tokens"], "total_tokens": 60}})
 server = http.server.ThreadingHTTPServer(("127.0.0.1", port), H)

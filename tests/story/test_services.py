@@ -47,7 +47,7 @@ def seen_as(deployment: Deployment, state: str, *, looks: int = 8) -> Deployment
     raise AssertionError((deployment.state, deployment.evidence))
 
 
-def tested_on_demand(cluster, machines: Machines, deployment: Deployment) -> None:
+def smoke_on_demand(cluster, machines: Machines, deployment: Deployment) -> None:
     """Everything that it should answer, and what a test says when the API answers in each of the wrong ways. Nothing of the
     deployment changes by it."""
     at = f"deployments/{deployment.pk}"
@@ -144,7 +144,7 @@ def test_three_services_on_one_node(cluster):
     assert {line["rank"] for line in lines.lines(run, limit=5000, rank=2)["lines"]} == {2}
     seen_as(deployment, "serving")
 
-    tested_on_demand(cluster, machines, deployment)
+    smoke_on_demand(cluster, machines, deployment)
     measured_on_demand(machines, deployment)
 
     on_node(cluster, "docker kill glm-reranker-r0")
