@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from apps.diagnosis import llamacpp, sglang, vllm
+from apps.diagnosis import copying, llamacpp, sglang, vllm
 from apps.diagnosis.reading import Reader
 
 READERS: Mapping[str, Callable[[], Reader]] = {
@@ -12,6 +12,7 @@ READERS: Mapping[str, Callable[[], Reader]] = {
     "ray": vllm.Reader,  # on the head of a Ray cluster both print
     "sglang": sglang.Reader,
     "llamacpp": llamacpp.Reader,
+    "copy": copying.Reader,
 }
 
 

@@ -44,6 +44,9 @@ TITLES = {
     "provision": "Provision",
     "restore": "Restore",
     "unlock": "Remove locks",
+    "copy": "Copy a model",
+    "verify": "Verify a model",
+    "remove": "Remove a model",
     "smoke": "Smoke test",
 }
 

@@ -68,7 +68,7 @@ CHANGES_ENGINES = ("launch", "relaunch")
 OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
 FLOOR = "os_floor_reached"
 LOCKED = (401, 403)
-BESIDE = ("probe", "scan", "unlock")  # these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock", "copy", "verify", "remove")  # these work beside whatever else is done on a node
 HOLD_EVERY_S = 60.0
 LET_GO_WITHIN_S = 20.0
 

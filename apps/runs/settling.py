@@ -30,6 +30,9 @@ PAST = {
     "provision": "provisioned",
     "restore": "restored",
     "unlock": "unlocked",
+    "copy": "copied",
+    "verify": "verified",
+    "remove": "removed",
 }
 
 

@@ -2,6 +2,7 @@
 
 from apps.plan.stories.adopt import adopt
 from apps.plan.stories.clear import clear
+from apps.plan.stories.distribute import distribute, remove, verify
 from apps.plan.stories.launch import launch
 from apps.plan.stories.probe import probe
 from apps.plan.stories.provision import provision
@@ -10,4 +11,17 @@ from apps.plan.stories.restore import restore
 from apps.plan.stories.stop import stop
 from apps.plan.stories.unlock import unlock
 
-__all__ = ["adopt", "clear", "launch", "probe", "provision", "relaunch", "restore", "stop", "unlock"]
+__all__ = [
+    "adopt",
+    "clear",
+    "distribute",
+    "launch",
+    "probe",
+    "provision",
+    "relaunch",
+    "remove",
+    "restore",
+    "stop",
+    "unlock",
+    "verify",
+]
