@@ -14,7 +14,19 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 from ninja.router import BoundRouter
 
-from apps.api import audit, credentials, deployments, explaining, nodes, problems, provision, recipes, runs, triage
+from apps.api import (
+    audit,
+    credentials,
+    deployments,
+    explaining,
+    models,
+    nodes,
+    problems,
+    provision,
+    recipes,
+    runs,
+    triage,
+)
 from apps.api.bodies import StrictParser
 from apps.api.schemas import Problem
 from apps.people.access import allow
@@ -98,7 +110,7 @@ def _made() -> Api:
         openapi_extra={"security": [{"bearer": []}]},
     )
     problems.attach(made)
-    rooms = (nodes, provision, credentials, recipes, deployments, triage, runs, audit, explaining)
+    rooms = (nodes, provision, models, credentials, recipes, deployments, triage, runs, audit, explaining)
     for room in rooms:
         made.add_router("", room.router)
     return made

@@ -41,6 +41,7 @@ PLACES = (
     ("Deployments", "/deployments", "deployments"),
     ("Nodes", "/nodes", "nodes"),
     ("Cluster", "/cluster", "cluster"),
+    ("Models", "/models", "models"),
     ("Recipes", "/recipes", "recipes"),
     ("Explain", "/explain", "explain"),
     ("Audit", "/audit", "audit"),

@@ -231,9 +231,11 @@ def start(
     source: str = "",
     reason: str = "",
     confirm: str = "",
+    digest: str = "",
     idempotency_key: str = "",
 ) -> Run:
-    """A run, or the one that does the same already. A removal needs the folder's name in `confirm`. Raises Refused."""
+    """A run, or the one that does the same already; with `digest` only if the plan is still that one. A removal needs the folder's
+    name in `confirm`. Raises Refused."""
     reason = reason.strip()
     if len(reason) > services.LONGEST_REASON:
         raise Refused(
@@ -248,7 +250,7 @@ def start(
         return run
 
     return services.once(
-        known, lambda: _start(actor, story, path, nodes, source, reason, confirm, idempotency_key, asked)
+        known, lambda: _start(actor, story, path, nodes, source, reason, confirm, digest, idempotency_key, asked)
     )
 
 
@@ -261,6 +263,7 @@ def _start(
     source: str,
     reason: str,
     confirm: str,
+    digest: str,
     idempotency_key: str,
     asked: dict[str, Any],
 ) -> Run:
@@ -268,6 +271,11 @@ def _start(
     joined = _running(story, path, nodes)
     if joined is None:
         plan = preview(story, path, nodes, source=source)
+        if digest and plan.digest != digest:
+            raise Refused(
+                "plan_changed", "What would run is not what was previewed any more.", status=409, field="digest",
+                remedy="Look at the new plan and start again.", extra={"digest": plan.digest},
+            )  # fmt: skip
         if story == "remove" and confirm != path.rsplit("/", 1)[-1]:
             raise Refused(
                 "bad_input", "The name of the folder is not right.", field="confirm",

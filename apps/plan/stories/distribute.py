@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# ruff: noqa: E501 (commands as they are shown)
 import itertools
 from collections.abc import Sequence
 
