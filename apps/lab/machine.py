@@ -85,7 +85,6 @@ HOST_PROGRAMS = [
     "printf",
     "pwd",
     "readlink",
-    "rsync",
     "realpath",
     "rm",
     "rmdir",

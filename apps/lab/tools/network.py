@@ -426,6 +426,10 @@ async def copy(call: Call) -> int:
     import os
     import shutil
 
+    real = host_path("rsync")
+    ours = "--server" in call.arguments or any("/sparkweb/copy/" in word for word in call.arguments)
+    if call.name == "rsync" and ours and real is not None and call.machine.mode == "mount":  # over the real ssh above
+        return await call.become(f"/run/lab/host{real}", ["rsync", *call.arguments], call.environment)
     if "--version" in call.arguments:
         await call.out("rsync  version 3.2.7  protocol version 31\n")
         return 0
