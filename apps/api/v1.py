@@ -21,6 +21,7 @@ from apps.api import (
     deployments,
     explaining,
     measure,
+    models,
     nodes,
     problems,
     provision,
@@ -115,6 +116,7 @@ def _made() -> Api:
     rooms = (
         nodes,
         provision,
+        models,
         credentials,
         recipes,
         deployments,

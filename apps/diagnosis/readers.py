@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from apps.diagnosis import fetching, llamacpp, sglang, vllm
+from apps.diagnosis import copying, fetching, llamacpp, sglang, vllm
 from apps.diagnosis.reading import Reader
 
 READERS: Mapping[str, Callable[[], Reader]] = {
@@ -13,6 +13,7 @@ READERS: Mapping[str, Callable[[], Reader]] = {
     "sglang": sglang.Reader,
     "llamacpp": llamacpp.Reader,
     "fetch": fetching.Reader,
+    "copy": copying.Reader,
 }
 
 

@@ -50,6 +50,10 @@ class LabWorld(World):
         await asyncio.gather(*(self.fresh(node) for node in self.nodes.values()))
         for door in self.doors.values():
             await door.open()
+        for node in self.nodes.values():
+            assert node.machine is not None
+            for other in self.doors.values():
+                await asyncio.start_unix_server(other.carry, path=str(node.machine.runtime / f"ssh-{other.node.name}"))
         self.spawn(self._moving())
 
     async def _start_machine(self, node: Node, redirect: str) -> None:

@@ -208,6 +208,27 @@ class Door:
             await loop.sock_sendall(target, data)
             await self._flows.wait()
 
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Lead a connection of another node's ssh to this port."""
+        try:
+            theirs, mine = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            writer.close()
+            return
+
+        async def flow(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await source.read(1 << 18):
+                    target.write(data)
+                    await target.drain()
+
+        ways = [asyncio.create_task(flow(reader, mine)), asyncio.create_task(flow(theirs, writer))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        mine.close()
+        writer.close()
+
     async def _serve(self, server: socket.socket) -> None:
         keys = self.keys
         if "host-key-changed" in self.node.faults:

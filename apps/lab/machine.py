@@ -252,6 +252,10 @@ class Machine:
         self._standin = text.replace("@DOOR@", door)
         script.write_text(self._standin)
         os.chmod(script, 0o755)
+        if perl:
+            dial = root / "usr/lib-lab/dial"
+            dial.write_text((ROOM / "dial.pl").read_text().replace("@PERL@", prefix + perl))
+            os.chmod(dial, 0o755)
         lead = "/usr/lib-lab/standin" if self.mode == "mount" else str(script)
         for folder, tools in (("usr/bin", self._tools), ("usr/lib-lab/bin", self._container_tools)):
             place = root / folder

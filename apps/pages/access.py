@@ -41,6 +41,7 @@ PLACES = (
     ("Deployments", "/deployments", "deployments"),
     ("Nodes", "/nodes", "nodes"),
     ("Cluster", "/cluster", "cluster"),
+    ("Models", "/models", "models"),
     ("Recipes", "/recipes", "recipes"),
     ("Benchmarks", "/benchmarks", "compare"),
     ("Explain", "/explain", "explain"),

@@ -47,6 +47,9 @@ TITLES = {
     "restore": "Restore",
     "unlock": "Remove locks",
     "fetch": "Fetch",
+    "copy": "Copy a model",
+    "verify": "Verify a model",
+    "remove": "Remove a model",
     "smoke": "Smoke test",
     "benchmark": "Benchmark",
 }

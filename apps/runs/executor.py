@@ -70,7 +70,8 @@ CHANGES_ENGINES = ("launch", "relaunch")
 OF_A_SERVICE = ("cluster", "loading", "verifying")  # phases of one service; what comes before is done for all of them
 FLOOR = "os_floor_reached"
 LOCKED = (401, 403)
-BESIDE = ("probe", "scan", "unlock", "smoke", "benchmark", "fetch")  # these work beside whatever else is done on a node
+# these work beside whatever else is done on a node
+BESIDE = ("probe", "scan", "unlock", "smoke", "benchmark", "fetch", "copy", "verify", "remove")
 ASKS_ON = ("smoke",)  # a question that failed keeps no other from being asked
 CHANGES_NOTHING = ("probe", "smoke", "benchmark")
 HOLD_EVERY_S = 60.0

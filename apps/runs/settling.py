@@ -34,6 +34,9 @@ PAST = {
     "smoke": "tested",
     "benchmark": "benchmarked",
     "fetch": "fetched",
+    "copy": "copied",
+    "verify": "verified",
+    "remove": "removed",
 }
 
 

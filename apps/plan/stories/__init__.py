@@ -3,6 +3,7 @@
 from apps.plan.stories.adopt import adopt
 from apps.plan.stories.benchmark import benchmark
 from apps.plan.stories.clear import clear
+from apps.plan.stories.distribute import distribute, remove, verify
 from apps.plan.stories.fetch import fetch
 from apps.plan.stories.launch import launch
 from apps.plan.stories.probe import probe
@@ -17,13 +18,16 @@ __all__ = [
     "adopt",
     "benchmark",
     "clear",
+    "distribute",
     "fetch",
     "launch",
     "probe",
     "provision",
     "relaunch",
+    "remove",
     "restore",
     "smoke",
     "stop",
     "unlock",
+    "verify",
 ]

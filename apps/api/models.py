@@ -1,0 +1,103 @@
+"""Model folders on the nodes: which are where, and copying, verifying, removing them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from django.http import HttpRequest
+from ninja import Router, Status
+from pydantic import Field
+
+from apps.api import planned
+from apps.api.schemas import Body, IdempotencyKey, NodeName, Out, PlanOut, Started
+from apps.people.access import actor_of, allow
+from apps.runs import copying
+
+router = Router(tags=["models"])
+
+
+class HeldOut(Out):
+    node: str
+    state: str = Field(description="complete, partial, unverified or corrupt")
+    bytes: int | None
+    missing: list[str]
+    run: int | None = Field(description="that copied or read it last")
+
+
+class ModelOut(Out):
+    path: str
+    name: str
+    revision: str | None
+    bytes: int | None
+    nodes: list[HeldOut]
+    used_by: list[str] = Field(description="deployments that name it")
+
+
+class ModelsOut(Out):
+    items: list[ModelOut]
+
+
+class ModelPlanBody(Body):
+    story: Literal["copy", "verify", "remove"]
+    path: str = Field(max_length=600)
+    nodes: list[NodeName] = Field(min_length=1, max_length=64)
+    source: str = Field("", max_length=63, description="copy: from where; empty: the first node that has all of it")
+
+
+class ModelStartBody(ModelPlanBody):
+    digest: str = Field("", max_length=64)
+    reason: str = Field("", max_length=2000)
+    confirm: str = Field("", max_length=300, description="remove: the folder's name")
+
+
+@router.get("models", response=ModelsOut)
+@allow("view")
+def list_models(request: HttpRequest) -> ModelsOut:
+    """Model folders that the newest sheets name."""
+    return ModelsOut(
+        items=[
+            ModelOut(
+                path=one.path,
+                name=one.name,
+                revision=one.revision or None,
+                bytes=one.bytes,
+                used_by=list(one.used_by),
+                nodes=[
+                    HeldOut(
+                        node=held.node,
+                        state=held.state,
+                        bytes=held.bytes,
+                        missing=list(held.folder.missing),
+                        run=held.run,
+                    )
+                    for held in one.held.values()
+                ],
+            )
+            for one in copying.table()[1]
+        ]
+    )
+
+
+@router.post("models/plan", response=PlanOut)
+@allow("plan")
+def plan_model(request: HttpRequest, body: ModelPlanBody) -> PlanOut:
+    """What would be done. Changes nothing."""
+    return planned.shown(copying.preview(body.story, body.path, body.nodes, source=body.source))
+
+
+@router.post("models/start", response={202: Started})
+@allow("provision")
+def start_model(request: HttpRequest, body: ModelStartBody, idempotency_key: IdempotencyKey = None) -> Status[Started]:
+    """Do it, or join the run that does it already."""
+    run = copying.start(
+        actor_of(request),
+        body.story,
+        body.path,
+        body.nodes,
+        source=body.source,
+        reason=body.reason,
+        confirm=body.confirm,
+        digest=body.digest,
+        idempotency_key=idempotency_key or "",
+    )
+    return Status(202, Started(run=run.pk))

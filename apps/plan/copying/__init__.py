@@ -1,0 +1,1 @@
+"""Model folders from node to node: what is wished (wish.py) and what runs on the nodes (scripts.py)."""
