@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from django.http import HttpRequest
 from ninja import Router, Status
-from pydantic import Field
 
 from apps.api import planned
-from apps.api.schemas import Body, IdempotencyKey, NodeName, Out, PlanOut, Started
+from apps.api.schemas import (
+    IdempotencyKey,
+    ModelHeldOut,
+    ModelOut,
+    ModelPlanBody,
+    ModelsOut,
+    ModelStartBody,
+    PlanOut,
+    Started,
+)
 from apps.people.access import actor_of, allow
 from apps.runs import copying
 
 router = Router(tags=["models"])
-
-
-class HeldOut(Out):
-    node: str
-    state: str = Field(description="complete, partial, unverified or corrupt")
-    bytes: int | None
-    missing: list[str]
-    run: int | None = Field(description="that copied or read it last")
-
-
-class ModelOut(Out):
-    path: str
-    name: str
-    revision: str | None
-    bytes: int | None
-    nodes: list[HeldOut]
-    used_by: list[str] = Field(description="deployments that name it")
-
-
-class ModelsOut(Out):
-    items: list[ModelOut]
-
-
-class ModelPlanBody(Body):
-    story: Literal["copy", "verify", "remove"]
-    path: str = Field(max_length=600)
-    nodes: list[NodeName] = Field(min_length=1, max_length=64)
-    source: str = Field("", max_length=63, description="copy: from where; empty: the first node that has all of it")
-
-
-class ModelStartBody(ModelPlanBody):
-    digest: str = Field("", max_length=64)
-    reason: str = Field("", max_length=2000)
-    confirm: str = Field("", max_length=300, description="remove: the folder's name")
 
 
 @router.get("models", response=ModelsOut)
@@ -63,7 +35,7 @@ def list_models(request: HttpRequest) -> ModelsOut:
                 bytes=one.bytes,
                 used_by=list(one.used_by),
                 nodes=[
-                    HeldOut(
+                    ModelHeldOut(
                         node=held.node,
                         state=held.state,
                         bytes=held.bytes,

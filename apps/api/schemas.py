@@ -568,6 +568,40 @@ class StartBody(Body):
     revision: int | None = Field(None, ge=1, le=LARGEST_ID, description="the same as for that plan")
 
 
+class ModelHeldOut(Out):
+    node: str
+    state: str = Field(description="complete, partial, unverified or corrupt")
+    bytes: int | None
+    missing: list[str]
+    run: int | None = Field(description="that copied or read it last")
+
+
+class ModelOut(Out):
+    path: str
+    name: str
+    revision: str | None
+    bytes: int | None
+    nodes: list[ModelHeldOut]
+    used_by: list[str] = Field(description="deployments that name it")
+
+
+class ModelsOut(Out):
+    items: list[ModelOut]
+
+
+class ModelPlanBody(Body):
+    story: Literal["copy", "verify", "remove"]
+    path: str = Field(max_length=600)
+    nodes: list[NodeName] = Field(min_length=1, max_length=64)
+    source: str = Field("", max_length=63, description="copy: from where; empty: the first node that has all of it")
+
+
+class ModelStartBody(ModelPlanBody):
+    digest: str = Field("", max_length=64)
+    reason: str = Field("", max_length=2000)
+    confirm: str = Field("", max_length=300, description="remove: the folder's name")
+
+
 class TestBody(Body):
     reason: str = Field(default="", max_length=2000)
     services: list[str] | None = Field(
