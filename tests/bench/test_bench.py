@@ -14,7 +14,7 @@ from apps.diagnosis.explaining import explain as explained
 from apps.facts import probe as facts
 from apps.remote.ssh import written_out
 from bench import __main__ as command
-from bench import environment, explain, logs, logs_viewers, measure, others, probe, replay, watch
+from bench import environment, explain, loadgen, logs, logs_viewers, measure, others, probe, replay, watch
 from tests.openssh import SSHD, make_key
 
 needs_keygen = pytest.mark.skipif(
@@ -155,11 +155,12 @@ def test_the_command_lists_names_and_refuses_others(capsys: pytest.CaptureFixtur
         "probe",
         "watch",
         "logs",
+        "loadgen",
         "explain",
     ]
     assert command.main(["nothing"]) == 2
     assert (
-        "no benchmark is named nothing; there are: takeover, cancel, probe, watch, logs, explain"
+        "no benchmark is named nothing; there are: takeover, cancel, probe, watch, logs, loadgen, explain"
         in capsys.readouterr().err
     )
 
@@ -264,3 +265,12 @@ def test_explain_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyP
     assert of_case["case"] == case and of_case["lines"] > 3000 and of_case["cpu_s"] > 0
     assert of_family["family"] == "kernel" and of_family["lines"] > 1000 and of_family["peak_rss_mib"] > 5
     assert of_fact["fact"] == "ray" and of_fact["many_inputs_cpu_s"] > 0
+
+
+def test_the_load_generator_keeps_to_a_schedule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loadgen, "TOP_TOKENS", 20)
+    told = loadgen.measured(True)
+    assert told["failures"] == 0, capsys.readouterr().err
+    assert [row["concurrency"] for row in told["schedule"]["levels"]] == [1, 2]
+    assert {row["errors"] for row in told["schedule"]["levels"]} == {0}
+    assert told["top"]["loadgen"]["tok_s"] > 0 and told["top"]["others"]["httpx"]["tok_s"] > 0
