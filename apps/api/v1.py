@@ -21,7 +21,7 @@ from apps.api import (
     deployments,
     explaining,
     measure,
-    models,
+    model_folders,
     nodes,
     problems,
     provision,
@@ -116,7 +116,7 @@ def _made() -> Api:
     rooms = (
         nodes,
         provision,
-        models,
+        model_folders,
         credentials,
         recipes,
         deployments,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from django.db.models import F
 from django.utils import timezone
@@ -17,6 +16,7 @@ from apps.deployments.state import Attempt
 from apps.doorbell.ring import ring_on_commit
 from apps.facts.sheet import storable
 from apps.runs import phases as times
+from apps.runs.at_the_end import AT_THE_END
 from apps.runs.models import Passing, Reservation, Run, Step
 
 STORIES_OF_STATE = ("launch", "relaunch", "stop", "adopt")  # a probe says nothing about a deployment
@@ -62,10 +62,6 @@ def _kept(run: Run) -> tuple[str, ...]:
     """Labels of the services that a launch left alone, also of those that had come up when it failed."""
     kept = (*run.plan.get("kept", ()), *run.outcome.get("left", ())) if run.story != "stop" else ()
     return tuple(name or str(run.plan["spec"].get("kind") or "chat") for name in kept)
-
-
-# What other rooms do in the transaction that ends a run, by its story.
-AT_THE_END: dict[str, Callable[[Run], None]] = {}
 
 
 def settle(run: Run) -> None:
