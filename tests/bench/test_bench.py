@@ -267,7 +267,9 @@ def test_explain_is_measured_in_a_process_of_its_own(monkeypatch: pytest.MonkeyP
     assert of_fact["fact"] == "ray" and of_fact["many_inputs_cpu_s"] > 0
 
 
-def test_the_load_generator_keeps_to_a_schedule(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_generator_keeps_to_a_schedule(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loadgen, "TOP_TOKENS", 20)
     told = loadgen.measured(True)
     assert told["failures"] == 0, capsys.readouterr().err
