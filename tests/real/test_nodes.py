@@ -87,6 +87,7 @@ def test_the_main_job_over_ray(product: Product) -> None:
     assert ("unit", "vllm-cluster.service") in {(one["kind"], one["name"]) for one in clear}, product.plan(tiny)
     prove(product, product.launch(tiny, clear=clear), "ray")
     product.becomes(tiny, "serving")
+    proven_and_measured(product, tiny)
 
     worker = product.container(tiny, 1)
     answer = cut_off(product, lambda: nodes.inside(SECOND, "docker", "kill", worker))
@@ -114,6 +115,21 @@ def test_the_main_job_over_ray(product: Product) -> None:
     evidence = product.becomes(tiny, "degraded", "rank_lost")
     assert f"the engine of rank 0 on {HEAD} ended, its container is still up" in evidence
     product.stop(tiny)
+
+
+def proven_and_measured(product: Product, deployment: int) -> None:
+    """A smoke test and a small benchmark of the engine that serves."""
+    product.succeeded(product.ask(f"deployments/{deployment}/test", {}, role="operator")["run"], 120)
+    told = product.ask(f"deployments/{deployment}/tests")["tests"][0]["answers"]
+    asked = {one["ask"]: one for one in told}
+    assert set(asked) >= {"models", "", "streamed"} and {one["verdict"] for one in told} == {"passed"}
+    assert asked["streamed"]["values"]["ttft_s"] > 0 and asked["streamed"]["values"]["usage"]["completion_tokens"] > 1
+    small = {"levels": [1, 2], "prompt_tokens": 16, "output_tokens": 8, "requests_per_level": 4, "reason": "small"}
+    product.succeeded(product.ask(f"deployments/{deployment}/benchmark", small, role="operator")["run"], 180)
+    result = product.ask(f"benchmarks?deployment={deployment}")["benchmarks"][0]["result"]
+    assert [(one["concurrency"], one["requests"], one["errors"]) for one in result["levels"]] == [(1, 4, 0), (2, 4, 0)]
+    assert all(one["output_tokens"] == 32 and one["aggregate_tok_s"] > 0 for one in result["levels"]), result["levels"]
+    assert result["engine_metrics"]["after"]["vllm:generation_tokens_total"] > 64
 
 
 def test_native_ranks_and_what_befalls_them(product: Product) -> None:
