@@ -9,7 +9,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from apps.audit.actor import Actor
+from apps.audit.actor import COMMAND_LINE, Actor
 from apps.audit.models import Entry
 from apps.benchmarks import comparing
 from apps.benchmarks.models import Benchmark
@@ -164,7 +164,7 @@ def test_by_the_revision_of_a_deployment(seeded: Any) -> None:
 
 
 def program(role: str) -> Client:
-    token = people.make_token(ADMIN, name=role, role=role).value
+    token = people.make_token(COMMAND_LINE, name=role, role=role).value
     return Client(headers={"authorization": f"Bearer {token}"})
 
 

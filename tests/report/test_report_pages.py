@@ -8,7 +8,7 @@ from typing import Any
 from django.test import Client
 from django.utils import timezone
 
-from apps.audit.actor import Actor
+from apps.audit.actor import COMMAND_LINE
 from apps.benchmarks.models import Benchmark
 from apps.deployments.models import Deployment
 from apps.inventory.models import Node
@@ -139,7 +139,7 @@ def test_a_thousand_of_everything(seeded: Any, signed_in: Any, django_assert_max
 
 
 def test_the_api(seeded: Any) -> None:
-    token = people.make_token(Actor("person", 1, "root1", "admin"), name="reads", role="viewer").value
+    token = people.make_token(COMMAND_LINE, name="reads", role="viewer").value
     client = Client(headers={"authorization": f"Bearer {token}"})
     body = client.get("/api/v1/report").json()
     assert body["scope"] == "fleet" and body["decisions"]
