@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.diagnosis import api
-from apps.diagnosis.masking import mask_text
+from apps.diagnosis.masking import MASK, mask_text
 
 # Where it may be answered, the likeliest first: vLLM and llama.cpp know the first two for ranking, older vLLM only /score.
 PATHS = {
@@ -34,6 +35,7 @@ TOOL = {
 _MARKUP = re.compile(
     r"<\|?(?:tool_call|function|python_tag|channel)|\[TOOL_CALLS\]|\{\s*\"name\"\s*:\s*\"population_of\""
 )
+MASKED = MASK.decode()
 QUESTION = "What is the capital of France?"
 FITTING, OTHER = "Paris is the capital of France.", "Bananas are yellow when they are ripe."
 ELSEWHERE = (404, 405)  # another path may know it
@@ -168,11 +170,41 @@ def judge_tools(status: int, answer: bytes, *, max_tokens: int, parser: str) -> 
     given = _parsed(str(called.get("arguments") or "").encode())
     if called.get("name") != "population_of" or not isinstance(given, Mapping):
         sentence = f"The call can't be used: {_shown(json.dumps(called).encode())}"
-        return replace(proof, ok=False, verdict="bad_tool_call", sentence=sentence, reason="smoke_failed")
+        cut_off = verdict.finish_reason == "length"  # by its budget, perhaps in the middle of the call
+        return replace(
+            proof, larger=cut_off, ok=False, verdict="bad_tool_call", sentence=sentence, reason="smoke_failed"
+        )
     city = str(given.get("city", ""))[:100]
     return replace(
         proof, sentence=f"It called population_of for {city or 'no city'}.", values={**proof.values, "arguments": given}
     )
+
+
+MOST_TEXT, MOST_ENTRIES, LARGEST_WHOLE, DEEPEST = 4000, 50, 2**63, 6
+
+
+def kept(value: Any, secrets: Sequence[str] = (), depth: int = 0) -> Any:
+    """The same as it may be stored and shown, whatever an engine answered: texts masked (by the known patterns, and these secrets) and
+    cut, lists and objects cut, no figure that JSON can't hold."""
+    if isinstance(value, str):
+        text = value[: MOST_TEXT * 16]
+        for secret in secrets:
+            text = text.replace(secret, MASKED) if secret else text
+        return mask_text(text)[:MOST_TEXT]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < LARGEST_WHOLE else None
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth >= DEEPEST:
+        return None
+    if isinstance(value, Mapping):
+        rows = list(value.items())[:MOST_ENTRIES]
+        return {kept(str(name), secrets)[:200]: kept(one, secrets, depth + 1) for name, one in rows}
+    if isinstance(value, list | tuple):
+        return [kept(one, secrets, depth + 1) for one in value[:MOST_ENTRIES]]
+    return None
 
 
 def _parsed(answer: bytes) -> Any:
@@ -216,9 +248,11 @@ def _embeddings(said: Mapping[str, Any], answer: bytes) -> Proof:
     if len(first) != len(second):
         return Proof(False, "unequal", f"The embeddings have {len(first)} and {len(second)} numbers.")
     lengths = math.hypot(*first), math.hypot(*second)
-    if not all(lengths):
+    if not all(length >= sys.float_info.min for length in lengths):
         return Proof(False, "all_zero", "An embedding is zero throughout; it is of no use.")
-    cosine = sum(a * b for a, b in zip(first, second, strict=True)) / (lengths[0] * lengths[1])
+    if not all(map(math.isfinite, lengths)):
+        return Proof(False, "not_finite", "The numbers of an embedding are too large to be of use.")
+    cosine = sum((a / lengths[0]) * (b / lengths[1]) for a, b in zip(first, second, strict=True))
     values = {"dimensions": len(first), "cosine": round(cosine, 4)}
     warning = "Two texts about different things have the same embedding." if 1 - cosine < ALIKE else ""
     return Proof(

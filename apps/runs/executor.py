@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from apps.diagnosis import api
 from apps.diagnosis.explaining import explain
 from apps.diagnosis.findings.holders import survivors
-from apps.diagnosis.masking import mask_text
 from apps.diagnosis.readers import reader_of
 from apps.diagnosis.reading import Reader, Reading
 from apps.diagnosis.reasons import REASONS, TRANSIENT
@@ -52,7 +51,6 @@ NEEDED = ("machine", "memory", "gpu-query", "docker", "containers", "images", "a
 LOOK_LIMIT = 1 << 20  # bytes of a job's log in one look
 SMOKE_TRIES = 3
 SMOKE_LARGEST = 4096  # tokens
-MOST_OF_AN_ANSWER = 4000  # characters that are kept of each
 DEAD_LOOKS = 3
 SILENT_DEATHS = ("exited", "rank_lost", "ray_ended", "container_killed")
 FROM_OUTSIDE = ("137", "143")  # exit codes of docker kill and docker stop
@@ -806,7 +804,7 @@ class Executor:
         tries = self.journal.recall(step.key, "tries", 0) + 1
         self.journal.remember(step.key, "tries", tries)
         proof = _shown_by(step, answer, budget)
-        words = " ".join(filter(None, (proof.sentence, proof.warning)))
+        words = str(proofs.kept(" ".join(filter(None, (proof.sentence, proof.warning)))))
         self.journal.note(step.key, f"{_asked_for(step)} {tries} {self._asked_how(step, budget)}: {words}")
         path = self.journal.recall(step.key, "path", 0)
         if proof.ok:
@@ -844,14 +842,14 @@ class Executor:
         came: dict[str, Any] = {}
         if not isinstance(answer, HttpFailed):
             came = {
-                "answer": mask_text(answer.body.decode("utf-8", "replace")[:MOST_OF_AN_ANSWER]),
+                "answer": answer.body.decode("utf-8", "replace"),
                 "seconds": round(answer.seconds, 3),
             }
         asked = {
             "ask": step.gate.get("ask", ""),
             "service": step.service,
             "title": step.title,
-            "request": mask_text(self._question(step).decode()),
+            "request": self._question(step).decode(),
             "url": self._proof_url(step),
             "reason": proof.reason,
             "warning": proof.warning,
@@ -861,7 +859,9 @@ class Executor:
         if not step.gate.get("ask"):
             name = f"smoke:{step.service}" if step.service else "smoke"
             told[name] = {**kept, **(came if proof.ok else {}), **({"warning": proof.warning} if proof.ok else {})}
-        self.journal.outcome(**told)
+        known = self.environment_of(step)
+        secrets = [known[one.variable] for one in step.secrets if one.variable in known]
+        self.journal.outcome(**{name: proofs.kept(one, secrets) for name, one in told.items()})
 
     def _whose(self, step: Step) -> str:
         """Begins evidence where a deployment has several services: `reranker: `."""

@@ -149,3 +149,31 @@ def test_what_is_posted() -> None:
     tools = json.loads(proofs.body("chat", MODEL, url="", max_tokens=50, ask=proofs.TOOLS))
     assert tools["tools"] == [proofs.TOOL] and tools["tool_choice"] == "auto"
     assert "tools" not in json.loads(proofs.body("chat", MODEL, url="", max_tokens=50))
+
+
+def test_what_an_engine_answers_is_kept_masked_and_small() -> None:
+    told = proofs.kept(
+        {
+            "content": "my key is s3cr3t-of-ours and hf_abcdefghijklmnopqrstuvwxyz0123456789",
+            "nan": float("nan"), "huge": 10**4000, "models": ["x" * 10_000] * 5000, "deep": [[[[[[[[1]]]]]]]],
+            "usage": {str(n): n for n in range(1000)}, "fine": [1, 2.5, True, None],
+        },
+        ["s3cr3t-of-ours"],
+    )  # fmt: skip
+    assert (
+        "s3cr3t" not in told["content"] and "hf_abc" not in told["content"] and told["content"].startswith("my key is ")
+    )
+    assert told["nan"] is None and told["huge"] is None and told["fine"] == [1, 2.5, True, None]
+    assert len(json.dumps(told)) < 400_000 and len(told["models"]) == 50 == len(told["usage"])
+
+
+@pytest.mark.parametrize("numbers", [[1e-320], [1e299, 1e299], [0.0]])
+def test_embeddings_of_no_use_are_named(numbers: list[float]) -> None:
+    rows = json.dumps({"data": [{"embedding": numbers}, {"embedding": numbers}]}).encode()
+    proof = proofs.judge("embeddings", 200, rows)
+    assert "nan" not in proof.sentence and (proof.ok or proof.verdict in ("all_zero", "not_finite"))
+
+
+def test_a_call_that_its_budget_cut_off_is_asked_for_again() -> None:
+    proof = proofs.judge_tools(200, body(call(arguments='{"ci'), finish="length"), max_tokens=256, parser="hermes")
+    assert not proof.ok and proof.larger
