@@ -1,5 +1,6 @@
 # What a person types. Each target says what it does; `make` alone lists them.
-PYTHON ?= python3
+# The interpreter of .venv; none: scripts/setup.sh chooses.
+PYTHON ?=
 PORT ?= 8000
 VAR ?= $(CURDIR)/var
 ONCE ?=
