@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -109,8 +110,21 @@ def _command(*words: str) -> list[str]:
 def _cost(*words: str, name: str) -> Figures:
     """Of a process of its own: user and system time, and resident memory at its largest."""
     process = subprocess.Popen(_command(*words), stdout=subprocess.DEVNULL, cwd=_ROOT)
+    peak = 0  # what the system says of a process that has ended counts the memory of the one that started it
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        peak = max(peak, _peak_kib(process.pid))
+        time.sleep(0.05)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds = used.ru_utime + used.ru_stime
-    say(f"{words[0]} {name}: {seconds:.1f} s of processor time, {used.ru_maxrss // 1024} MiB")
-    return {"cpu_s": round(seconds, 2), "peak_rss_mib": used.ru_maxrss // 1024, "exit_code": process.returncode}
+    say(f"{words[0]} {name}: {seconds:.1f} s of processor time, {peak // 1024} MiB")
+    return {"cpu_s": round(seconds, 2), "peak_rss_mib": peak // 1024, "exit_code": process.returncode}
+
+
+def _peak_kib(pid: int) -> int:
+    """The most resident memory of a process since it began its program; 0 once that has ended."""
+    try:
+        rows = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(row.split()[1]) for row in rows.splitlines() if row.startswith("VmHWM:")), 0)

@@ -109,16 +109,19 @@ class LogReader:
                 self._pass_by(raw, shape)
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
                 continue
-            measured = dict(story.votes) if before and place in before else None
-            take(story, shape, self._line(raw, shape, first + place))
-            if measured is not None and shape.only_a_bar and story.open_sign is None:
-                plain[place] = {kind: n - measured.get(kind, 0) for kind, n in story.votes.items()}
+            if before and shape.only_a_bar and place in before:
+                measured = dict(story.votes)
+                take(story, shape, self._line(raw, shape, first + place))
+                if story.open_sign is None:
+                    get = measured.get
+                    plain[place] = {kind: n - get(kind, 0) for kind, n in story.votes.items() if n != get(kind, 0)}
+            else:
+                take(story, shape, self._line(raw, shape, first + place))
             if not shape.bars:
                 self._owner = _only_a_prefix(raw) if shape.owns else NOBODY
         for place, times in again.items():
             for kind, votes in plain[place].items():
-                if votes:
-                    story.votes[kind] += votes * times
+                story.votes[kind] += votes * times
         self._number += len(lines)
         self._nothing_told = told * 8 < len(lines)
 
@@ -133,6 +136,8 @@ class LogReader:
 
     def _line(self, raw: bytes, shape: Shape, number: int) -> Line:
         text, at = raw.decode("utf-8", "replace"), shape.text_at
+        if not at and not shape.bars:
+            return Line(number, text, NOBODY, None, (), shape.stamped)
         origin = NOBODY
         if at:
             if at != shape.prefix_at:
@@ -192,10 +197,16 @@ def _only_a_prefix(raw: bytes) -> Origin:
 
 def take(story: Story, shape: Shape, line: Line) -> None:
     """What a line of this shape changes in the story."""
+    match: re.Match[str] | None = None  # of the only rule, where that one had to be searched for
     if story.open_sign is not None:
         _go_on(story, line.text)
-    if shape.unsure and not _says_anything(shape, line.text):
-        return
+    if shape.unsure:
+        if not shape.more and len(shape.rules) == 1:
+            match = shape.rules[0][0].pattern.search(line.text)
+            if match is None:
+                return
+        elif not _says_anything(shape, line.text):
+            return
     for kind, votes in shape.votes:
         story.votes[kind] += votes
     if shape.of_sglang:
@@ -205,8 +216,12 @@ def take(story: Story, shape: Shape, line: Line) -> None:
         story.marks["vllm_process"] = True
     for rule, places in shape.rules:
         if places is None:
-            _search(rule, story, line)
-            continue
+            if match is None:
+                _search(rule, story, line)
+                continue
+            if rule.votes:  # they are not among those of the shape
+                story.votes[rule.kind] += rule.votes
+            places = places_of(match)
         try:
             rule.act(story, Found(text, places), line)
         except (ValueError, OverflowError):

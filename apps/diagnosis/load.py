@@ -69,14 +69,15 @@ class Load:
         return state
 
     def _reached(self, state: RankLoad, share: float, before: float | None) -> None:
-        expected = max(self.expected_loads, state.load + 1 if self.expected_loads > 1 else 1)
-        if expected == 1:
+        if self.expected_loads <= 1:
             at = share
         elif state.load == 0:
             at = MAIN_LOAD * share
         else:
+            expected = max(self.expected_loads, state.load + 1)
             at = MAIN_LOAD + (1 - MAIN_LOAD) * (state.load - 1 + share) / (expected - 1)
-        state.furthest = max(state.furthest, min(at, 1.0))
+        if at > state.furthest:
+            state.furthest = at if at < 1.0 else 1.0
         self._moved(state, before)
         self.enter("loading")
 
@@ -132,7 +133,8 @@ class Load:
         if phase == "loading" and self.ranks:
             share = self.least
         at = BEGINS[phase] + (_ENDS[phase] - BEGINS[phase]) * share
-        self.overall = max(self.overall, min(at, 1.0))
+        if at > self.overall:
+            self.overall = at if at < 1.0 else 1.0
 
     def progress(self) -> Progress:
         shown = self._slowest()

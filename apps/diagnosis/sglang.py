@@ -18,21 +18,17 @@ _TAG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)?(?: PP\d+)? TP(?
 
 
 def _rank(line: Line) -> int | None:
-    tag = _TAG.match(line.text)
-    return int(tag["rank"]) if tag else line.rank
-
-
-def _of_rank(line: Line) -> Line:
-    rank = _rank(line)
-    if rank == line.rank:
-        return line
-    return Line(line.number, line.text, line.origin, rank, line.bars, line.stamped)
+    tag = _TAG.match(line.text) if line.text[:1] == "[" else None
+    return int(tag[1]) if tag else line.rank
 
 
 def _rule(trigger: str, pattern: str, act: Act, votes: int = 3) -> Rule:
     def of_rank(story: Story, match: Found, line: Line) -> None:
         story.marks["sglang"] = True
-        act(story, match, _of_rank(line))
+        rank = _rank(line)
+        if rank != line.rank:
+            line = Line(line.number, line.text, line.origin, rank, line.bars, line.stamped)
+        act(story, match, line)
 
     return Rule("sglang", trigger, re.compile(pattern), of_rank, votes)
 

@@ -110,9 +110,9 @@ class Story:
             }
 
     def enter(self, phase: str, line: Line, share: float = 0.0) -> None:
-        before = self.load.phase
-        self.load.enter(phase, share)
-        if self.load.phase != before or (not self.entered and (line.stamped or self.clock is not None)):
+        load, before = self.load, self.load.phase
+        load.enter(phase, share)
+        if load.phase != before or (not self.entered and (line.stamped or self.clock is not None)):
             stamp = clock_of(line.text) if line.stamped else None
             self.clock = stamp if stamp is not None else self.clock
             if self.clock is not None:

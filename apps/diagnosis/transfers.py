@@ -112,6 +112,9 @@ _WORDS = {"Pull complete": "done", "Already exists": "done"}
 
 
 def _layer(story: Story, match: Found, line: Line) -> None:
+    marks = story.marks
+    if "layers_full" in marks and story.transfer is marks["layers_told"]:
+        return  # no more of them are counted
     _count_layer(story, match["id"], there=match["state"] in _WORDS)
 
 
@@ -135,6 +138,8 @@ def _count_layer(story: Story, identity: str, *, there: bool) -> None:
     # New layers may still be named while the first are done, and the end is said by its own line.
     _advance(story, "pulling", min(pulled / known, 0.99), pulled, known, "layers")
     marks["layers_told"] = story.transfer
+    if pulled >= MOST_LAYERS:
+        marks["layers_full"] = True
 
 
 def _platform(story: Story, match: Found, line: Line) -> None:
